@@ -1,0 +1,1 @@
+../../pagewire/__init__.py

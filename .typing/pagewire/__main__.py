@@ -1,0 +1,1 @@
+../../pagewire/__main__.py

@@ -1,0 +1,1 @@
+../../pagewire/version.py

@@ -1,0 +1,1 @@
+"""Scheduler, KV block management, prefix cache and supervision of the executors."""

@@ -1,0 +1,1 @@
+"""KV blocks: ref counts, hashes, the prefix cache and the one door to them."""

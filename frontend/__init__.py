@@ -1,0 +1,1 @@
+"""HTTP, the OpenAI protocol, tokenizer, detokenizer, clients and the command line."""

@@ -1,0 +1,1 @@
+"""The OpenAI HTTP protocol: schemas, errors and one handler an endpoint."""

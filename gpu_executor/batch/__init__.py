@@ -1,0 +1,1 @@
+"""The persistent input batch, its forward metadata and the paged KV tensors."""

@@ -1,0 +1,1 @@
+"""Checkpoint formats, unpacked once at load into the canonical layouts."""

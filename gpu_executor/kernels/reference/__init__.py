@@ -1,0 +1,1 @@
+"""Plain torch ops: run anywhere, bit-identical rows in any batch, the oracle of every kernel test."""

@@ -1,0 +1,1 @@
+"""Canonical weight layouts and the linear products over them."""

@@ -1,0 +1,1 @@
+"""What two processes must agree on: messages, config, errors, validation, sockets, process start and stop."""

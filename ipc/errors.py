@@ -1,0 +1,127 @@
+"""The whole exception tree of the project.
+
+    PagewireError
+    |-- RequestError             the caller's fault: 4xx, only this request fails
+    |   |-- InvalidRequest       a value is malformed, out of range or not supported (400)
+    |   |   `-- ContextTooLong   the prompt does not fit the model's context (400, context_length_exceeded)
+    |   |-- NotFound             the named model or object does not exist (404)
+    |   `-- Overloaded           admission is closed or full; try again later (503)
+    |-- EngineError              our fault: 5xx
+    |   |-- EngineDead           the engine core is gone and will not answer
+    |   |-- ExecutorDied         an executor process ended or failed a step
+    |   `-- ProtocolError        a peer sent what this version does not understand
+    `-- StartError               the engine can't start; one line for the user
+        |-- ConfigError          what the command line asks can't be met (exit code 2)
+        `-- MachineError         what the machine lacks: port, memory, device (exit code 1)
+
+Errors cross processes as `ErrorInfo` data, never as pickles. Input is checked by `raise`, invariants by `assert`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """An error as it travels between processes.
+
+    `kind` is the exception's class name, `param` the request field at fault.
+    """
+
+    kind: str
+    message: str
+    param: str | None = None
+
+
+class PagewireError(Exception):
+    """The root: catch it to catch everything this project raises on purpose.
+
+    Args:
+        message: what went wrong: the value, the limit and the remedy.
+        param: the request field or flag at fault, if one is.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def to_info(self) -> ErrorInfo:
+        """Return the error as data for another process."""
+        return ErrorInfo(kind=type(self).__name__, message=self.message, param=self.param)
+
+    @staticmethod
+    def from_info(info: ErrorInfo) -> PagewireError:
+        """Return the exception that `info` describes; an unknown kind becomes an `EngineError`."""
+        return _CLASSES.get(info.kind, EngineError)(info.message, param=info.param)
+
+
+class RequestError(PagewireError):
+    """The caller's fault. Change the request; no other request notices."""
+
+    status: ClassVar[int] = 400
+
+
+class InvalidRequest(RequestError):
+    """A value is malformed, out of range or not supported."""
+
+
+class ContextTooLong(InvalidRequest):
+    """The prompt does not fit the model's context. Shorten it."""
+
+
+class NotFound(RequestError):
+    """The named model or object does not exist here."""
+
+    status: ClassVar[int] = 404
+
+
+class Overloaded(RequestError):
+    """Admission is full or closed. Try again later."""
+
+    status: ClassVar[int] = 503
+
+
+class EngineError(PagewireError):
+    """Our fault. The request may be sent again."""
+
+    status: ClassVar[int] = 500
+
+
+class EngineDead(EngineError):
+    """The engine core is gone; requests on this client can't be answered any more."""
+
+
+class ExecutorDied(EngineError):
+    """An executor process ended, or failed a step."""
+
+
+class ProtocolError(EngineError):
+    """A peer sent what this version does not understand. Update the older side."""
+
+
+class StartError(PagewireError):
+    """The engine can't start. The message is one line for the user."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(StartError):
+    """What the command line asks can't be met. Change the flags."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class MachineError(StartError):
+    """The machine lacks what the start needs: a free port, memory, a device."""
+
+
+_CLASSES: dict[str, type[PagewireError]] = {
+    cls.__name__: cls
+    for cls in (
+        RequestError, InvalidRequest, ContextTooLong, NotFound, Overloaded, EngineError, EngineDead, ExecutorDied,
+        ProtocolError, StartError, ConfigError, MachineError,
+    )
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""pagewire: an event-driven actor engine that serves large language models."""

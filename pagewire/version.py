@@ -1,0 +1,3 @@
+"""The version, read by the package metadata, --version and /version alike."""
+
+__version__ = "0.1.0"
