@@ -1,0 +1,158 @@
+"""Everything that can be configured, its defaults and its checks: the only defaults in the project.
+
+The command line is generated from these fields: a field's name is the flag (`max_num_seqs` -> `--max-num-seqs`), its
+`Meta.description` the help text. Facts learned at start (num_blocks, the fitted max_model_len) travel up in
+`ExecutorReady` and `Ready`; they never edit a config.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .errors import ConfigError
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVCacheDType = Literal["auto", "float32", "float16", "bfloat16"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shared struct options; not a place for fields."""
+
+
+class ModelOptions(_Config, frozen=True, kw_only=True):
+    """Which model, and how it is run."""
+
+    model: Annotated[
+        str, Meta(description="Hub id, directory, GGUF file or org/repo:QUANT. Default: the packaged SmolLM2.")
+    ] = "SmolLM2-135M-Instruct"
+    model_path: str = ""  # resolved by whoever starts the engine; not a flag
+    revision: Annotated[str | None, Meta(description="Branch, tag or commit of a hub model.")] = None
+    download_dir: Annotated[str | None, Meta(description="Where hub models are kept instead of HF_HOME.")] = None
+    served_model_name: Annotated[
+        tuple[str, ...], Meta(description="Names that clients use; the first one is reported back.")
+    ] = ()
+    dtype: Annotated[DType, Meta(description="Type of weights and activations.")] = "auto"
+    max_model_len: Annotated[
+        int | None, Meta(description="Longest prompt + output in tokens. Default: the model's, lowered to fit memory.")
+    ] = None
+    seed: Annotated[int | None, Meta(description="Makes the seeds of requests that bring none reproducible.")] = None
+    device: Annotated[Literal["auto", "cpu"], Meta(description="Where the model runs.")] = "auto"
+    kernels: Annotated[Literal["auto", "reference"], Meta(description="Backend of the ops.")] = "auto"
+    generation_config: Annotated[
+        Literal["auto", "vllm"],
+        Meta(description="auto: sampling defaults from the model's generation_config.json; vllm: OpenAI's defaults."),
+    ] = "auto"
+    max_logprobs: Annotated[
+        int, Meta(ge=-1, description="Most alternatives that logprobs may ask for; -1 for no limit.")
+    ] = 20
+
+    def __post_init__(self) -> None:
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ConfigError(
+                f"--max-model-len {self.max_model_len} leaves no room for a prompt and a token; give 2 or more."
+            )
+
+
+class CacheConfig(_Config, frozen=True, kw_only=True):
+    """The pool of KV blocks."""
+
+    block_size: Annotated[int, Meta(description="Tokens a KV block holds.")] = 16
+    gpu_memory_utilization: Annotated[
+        float, Meta(description="Share of the device's memory (a CPU: cgroup limit or RAM) for weights, work and KV.")
+    ] = 0.9
+    kv_cache_memory_bytes: Annotated[
+        int | None, Meta(description="Size of the KV pool in bytes, instead of a share of the memory.")
+    ] = None
+    kv_cache_dtype: Annotated[
+        KVCacheDType, Meta(description="Type of cached keys and values. auto: float16 on a CPU, else the model's.")
+    ] = "auto"
+    num_gpu_blocks_override: Annotated[
+        int | None, Meta(description="Number of KV blocks, instead of a measured one.")
+    ] = None
+    enable_prefix_caching: Annotated[bool, Meta(description="Share KV blocks of equal prompt heads.")] = True
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.block_size <= 256 and self.block_size & (self.block_size - 1) == 0):
+            raise ConfigError(f"--block-size {self.block_size} must be a power of two from 1 to 256.")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"--gpu-memory-utilization {self.gpu_memory_utilization} must be above 0 and at most 1 (a fraction)."
+            )
+        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes <= 0:
+            raise ConfigError(f"--kv-cache-memory-bytes {self.kv_cache_memory_bytes} must be positive.")
+        if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 1:
+            raise ConfigError(f"--num-gpu-blocks-override {self.num_gpu_blocks_override} must be at least 1.")
+
+
+class SchedulerConfig(_Config, frozen=True, kw_only=True):
+    """How requests share steps."""
+
+    max_num_seqs: Annotated[int, Meta(description="Most requests that run at once.")] = 128
+    max_num_batched_tokens: Annotated[
+        int, Meta(description="Token budget of a step; longer prompts are prefilled in chunks.")
+    ] = 512
+    scheduling_policy: Annotated[
+        SchedulingPolicy, Meta(description="fcfs: first come first served; priority: lower priority value first.")
+    ] = "fcfs"
+    async_scheduling: Annotated[
+        bool, Meta(description="Schedule and send a step before the last one's tokens are known.")
+    ] = True
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise ConfigError(f"--max-num-seqs {self.max_num_seqs} must be at least 1.")
+        if self.max_num_batched_tokens < 1:
+            raise ConfigError(f"--max-num-batched-tokens {self.max_num_batched_tokens} must be at least 1.")
+
+
+class ParallelConfig(_Config, frozen=True, kw_only=True):
+    """How one model is spread over devices."""
+
+    tensor_parallel_size: Annotated[int, Meta(description="Devices that share each layer.")] = 1
+    pipeline_parallel_size: Annotated[int, Meta(description="Groups of layers, one after the other.")] = 1
+
+    def __post_init__(self) -> None:
+        for flag, size in (
+            ("--tensor-parallel-size", self.tensor_parallel_size),
+            ("--pipeline-parallel-size", self.pipeline_parallel_size),
+        ):
+            if size != 1:
+                raise ConfigError(f"{flag} {size} is not supported yet; this version runs on one device: give 1.")
+
+
+class EngineConfig(_Config, frozen=True, kw_only=True):
+    """What the engine core and its executors are started with."""
+
+    model: ModelOptions = ModelOptions()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    log_level: LogLevel = "info"
+
+
+class ServerConfig(_Config, frozen=True, kw_only=True):
+    """The HTTP frontend."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = "0.0.0.0"  # noqa: S104 - as usual manifests expect
+    port: Annotated[int, Meta(description="Port to listen on.")] = 8000
+    uds: Annotated[str | None, Meta(description="Unix socket to listen on instead of host and port.")] = None
+    api_key: Annotated[tuple[str, ...], Meta(description="Bearer key that clients must send (may be repeated).")] = ()
+    engine: Annotated[
+        str | None, Meta(description="Attach to a running engine at this address instead of starting one.")
+    ] = None
+    chat_template: Annotated[
+        str | None, Meta(description="Jinja chat template, a file or the text itself, instead of the model's.")
+    ] = None
+    disable_log_stats: Annotated[bool, Meta(description="No line of throughput figures every 10 s.")] = False
+    enable_log_requests: Annotated[bool, Meta(description="Log each request.")] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port {self.port} must be from 0 to 65535.")
+        if any(not key for key in self.api_key):
+            raise ConfigError("--api-key must not be empty.")

@@ -1,0 +1,182 @@
+"""What the engine core says to a client."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from .errors import ErrorInfo
+from .requests import Message, Ping
+
+
+class FinishReason(enum.IntEnum):
+    """Why a child's tokens ended. The wire carries the number, people see the name in lower case."""
+
+    STOP = 0  # an end token, or a stop string found by the client
+    LENGTH = 1  # max_tokens or the context is reached
+    ABORT = 2  # the client asked, or went away
+    ERROR = 3  # see the error of the RequestEnd
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """One token's logprob among its alternatives, from the unfiltered fp32 distribution.
+
+    Attributes:
+        token_id: the token that was drawn (or stands in the prompt).
+        logprob: its natural logarithm of probability; an fp32 value, exact in 64 bits.
+        rank: 1 for the most likely token.
+        top_token_ids, top_logprobs: the most likely tokens, best first.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_token_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """New tokens of one child.
+
+    Attributes:
+        request_id: the client's id.
+        child: 0 <= child < n.
+        first_index: index of token_ids[0] among the child's output tokens; lets a client drop duplicates.
+        token_ids: the new output tokens; may be empty when only the end is reported.
+        logprobs: one entry a token, or empty.
+        finish_reason: set on the child's last delta.
+        stop_reason: the stop token id that ended it; None for the model's own end token.
+    """
+
+    request_id: int
+    child: int = 0
+    first_index: int = 0
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+
+
+class RequestStart(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """A prefill is complete: sent once, in the step that brings the request's first token.
+
+    Attributes:
+        num_cached_tokens: prompt tokens whose KV came from the prefix cache at first admission.
+        queue_s: seconds from the core's receipt to the first schedule.
+        prompt_logprobs: one entry a prompt token but the first, or empty.
+    """
+
+    request_id: int
+    num_cached_tokens: int = 0
+    queue_s: float = 0.0
+    prompt_logprobs: list[TokenLogprobs] = []
+
+
+class RequestEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """The terminal message: exactly one per request, after the last delta of its last child.
+
+    Attributes:
+        error: why it failed or was refused; None when every child finished or was aborted.
+        is_refused: it was never accepted; the error is the caller's to mend.
+        num_preemptions: how often its blocks were taken and recomputed.
+    """
+
+    request_id: int
+    error: ErrorInfo | None = None
+    is_refused: bool = False
+    num_preemptions: int = 0
+
+
+class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """The whole core's state after a step. Counters count from the core's start; clients take differences."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_used_blocks: int = 0
+    num_steps: int = 0
+    num_scheduled_tokens: int = 0  # of this step
+    num_prompt_tokens: int = 0  # counter: prefilled, computed or cached
+    num_generation_tokens: int = 0  # counter
+    prefix_cache_queries: int = 0  # counter, tokens
+    prefix_cache_hits: int = 0  # counter, tokens
+    num_preemptions: int = 0  # counter
+    step_s: float = 0.0  # the last step's time in the executor
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client must know of the engine it attached to.
+
+    Attributes:
+        model: the model as it was asked for.
+        model_path: the local file or directory; a client on the same machine loads the tokenizer from it.
+        served_model_names: the names that HTTP clients use.
+        vocab_size: token ids below it are valid.
+        startup: (phase, seconds) in the order of the start.
+        memory: one line with the whole memory budget.
+    """
+
+    model: str
+    model_path: str
+    served_model_names: tuple[str, ...]
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    max_logprobs: int
+    block_size: int
+    num_blocks: int
+    device: str
+    dtype: str
+    kv_cache_dtype: str
+    scheduling_policy: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    startup: tuple[tuple[str, float], ...] = ()
+    memory: str = ""
+
+
+class Ready(Message, frozen=True, kw_only=True):
+    """The answer to `Hello`, once the executors are loaded. A new core_epoch means a new core without memory."""
+
+    protocol_version: int
+    core_epoch: int
+    info: EngineInfo
+
+
+class StepOutputs(Message, frozen=True, kw_only=True):
+    """All that one step brought for one client: exactly one message a step and client.
+
+    Attributes:
+        accepted: requests taken since the last message; HTTP headers may go out now.
+        starts, deltas, ends: see their types; apply them in this order.
+    """
+
+    accepted: list[int] = []
+    starts: list[RequestStart] = []
+    deltas: list[TokenDelta] = []
+    ends: list[RequestEnd] = []
+    stats: StepStats | None = None
+
+
+class UtilityResult(Message, frozen=True, kw_only=True):
+    """The answer to `CallUtility`."""
+
+    call_id: int
+    result: Any = None  # Any: plain values whose shape each utility documents
+    error: ErrorInfo | None = None
+
+
+class Goodbye(Message, frozen=True, kw_only=True):
+    """The core won't serve this client (any more): a version that does not fit, a failed start, an ordered stop."""
+
+    error: ErrorInfo
+
+
+CoreMessage = Ready | StepOutputs | UtilityResult | Ping | Goodbye

@@ -1,0 +1,94 @@
+"""What a client says to the engine core."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .sampling_params import Sampling
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True, omit_defaults=True, gc=False):
+    """The base of every message: an immutable tagged array, decoded by type, matched with `match`."""
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """The first message of a connection. A version that does not fit is answered by `Goodbye`, naming both."""
+
+    protocol_version: int
+    client_name: str = ""
+
+
+class TokenInputs(Message, frozen=True, kw_only=True):
+    """A prompt as token ids."""
+
+    prompt_token_ids: list[int]
+
+
+class GenerateTask(Message, frozen=True, kw_only=True):
+    """Draw tokens until an end.
+
+    Attributes:
+        sampling: how each token is drawn.
+        n: children; all start from one prefill.
+        max_tokens: output tokens a child may have; None, or more than the context leaves, is clamped.
+        eos_token_ids: end tokens that give stop_reason None; empty to ignore them.
+        stop_token_ids: end tokens that are reported as stop_reason.
+    """
+
+    sampling: Sampling
+    n: int = 1
+    max_tokens: int | None = None
+    eos_token_ids: list[int] = []
+    stop_token_ids: list[int] = []
+
+
+class AddRequest(Message, frozen=True, kw_only=True):
+    """One request. It is answered by exactly one `RequestEnd`, and before that by its tokens.
+
+    Attributes:
+        request_id: made by the client library, unique in its connection; requests are keyed by (client, request_id).
+        label: the id that a user chose, for logs alone.
+        inputs: the prompt; a union with room for embeddings.
+        task: what to do with it; a union with room for embed and score.
+        priority: lower runs first under the priority policy.
+        cache_salt: requests of different salts never share cached blocks.
+    """
+
+    request_id: int
+    label: str = ""
+    inputs: TokenInputs
+    task: GenerateTask
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class AbortRequests(Message, frozen=True, kw_only=True):
+    """End requests, or single children of them. Idempotent: unknown ids are passed over.
+
+    Attributes:
+        request_ids: ended whole, with `RequestEnd(aborted)`.
+        children: (request_id, child) pairs that end alone, because the client found a stop string in their text.
+    """
+
+    request_ids: list[int] = []
+    children: list[tuple[int, int]] = []
+
+
+class CallUtility(Message, frozen=True, kw_only=True):
+    """Ask for something besides tokens. Answered by one `UtilityResult` with the same call_id.
+
+    Attributes:
+        method: see `pagewire.engine_core.utilities` for the list.
+        args: plain values.
+    """
+
+    call_id: int
+    method: str
+    args: list[int | float | str | bool | None] = []
+
+
+class Ping(Message, frozen=True, kw_only=True):
+    """Sent both ways while a client has live requests: a dead client and a stopped core are found by its absence."""
+
+
+ClientMessage = Hello | AddRequest | AbortRequests | CallUtility | Ping

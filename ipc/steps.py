@@ -1,0 +1,147 @@
+"""What the engine core and an executor say to each other: one message a step each way, deltas only."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .config import EngineConfig
+from .errors import ErrorInfo
+from .outputs import TokenLogprobs, UtilityResult
+from .requests import CallUtility, Message
+from .sampling_params import Sampling
+
+
+class LoadModel(Message, frozen=True, kw_only=True):
+    """Load the weights, measure, allocate the KV pool. Answered by `ExecutorReady` or `ExecutorFailed`.
+
+    Attributes:
+        executor_epoch: goes into every later message; anything of another epoch is dropped.
+        num_blocks: KV blocks to allocate; None at the first start, when the executor measures what fits.
+    """
+
+    executor_epoch: int
+    config: EngineConfig
+    num_blocks: int | None = None
+
+
+class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """A request (or child, or resumed request) that the executor does not hold: its full data.
+
+    Attributes:
+        row_id: the core's own number for it, never reused.
+        child: which child of its request; half of the noise key.
+        token_ids: prompt and output tokens known so far.
+        num_prompt_tokens: how many of them are prompt; never changes, so penalties and counters survive preemption.
+        num_computed_tokens: KV of these is in the block table already.
+        block_table: its block ids, in order.
+    """
+
+    row_id: int
+    child: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_table: list[int]
+    sampling: Sampling
+
+
+class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """One row's share of a step.
+
+    The row computes positions [num_computed_tokens, num_computed_tokens + num_scheduled_tokens). The executor keeps
+    each row's tokens and appends what it draws, so a decode needs no token ids from the core.
+
+    Attributes:
+        new_block_ids: appended to the row's block table before the step; for a NewRow already part of block_table.
+        num_draws: 0 for a prefill chunk that does not reach the row's last token; 1 as a rule; n where a prefill
+            with n children ends: one draw per child 0..n-1 from the same logits. The row itself appends draw 0.
+        replaced_block: (index, block_id) when copy on write gives the row another block there, or None.
+    """
+
+    row_id: int
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    num_draws: int = 1
+    new_block_ids: list[int] = []
+    replaced_block: tuple[int, int] | None = None
+
+
+class ExecuteStep(Message, frozen=True, kw_only=True):
+    """One step. Applied in this order: removed rows, block copies, new rows, scheduled rows.
+
+    Attributes:
+        removed_row_ids: finished or preempted since the last step; their rows are dropped.
+        block_copies: (source, target) block ids, copied on the device before this step's writes.
+        rows: every row of the step, in batch order; new ones among them.
+    """
+
+    executor_epoch: int
+    step_id: int
+    removed_row_ids: list[int] = []
+    block_copies: list[tuple[int, int]] = []
+    new_rows: list[NewRow] = []
+    rows: list[ScheduledRow] = []
+
+
+class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """What a step gave one row. Rows without draws, prompt logprobs or errors are left out of a StepResult.
+
+    Attributes:
+        token_ids: one per draw.
+        logprobs: one per draw, or empty.
+        prompt_logprobs: for prompt positions prompt_logprobs_start, +1, ...: each the logprob of the token there.
+        error: this row failed in preparation or has no token left to draw; the other rows are not touched.
+    """
+
+    row_id: int
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
+    prompt_logprobs_start: int = 0
+    error: ErrorInfo | None = None
+
+
+class StepResult(Message, frozen=True, kw_only=True):
+    """The answer to `ExecuteStep`, in the order of its rows.
+
+    Attributes:
+        step_s: seconds the executor spent on the step.
+    """
+
+    executor_epoch: int
+    step_id: int
+    rows: list[RowResult] = []
+    step_s: float = 0.0
+
+
+class ExecutorReady(Message, frozen=True, kw_only=True):
+    """The executor can take steps.
+
+    Attributes:
+        num_blocks: KV blocks allocated.
+        startup: (phase, seconds) in order.
+        memory: one line with the whole memory budget.
+    """
+
+    executor_epoch: int
+    num_blocks: int
+    device: str
+    dtype: str
+    kv_cache_dtype: str
+    startup: tuple[tuple[str, float], ...] = ()
+    memory: str = ""
+
+
+class ExecutorFailed(Message, frozen=True, kw_only=True):
+    """The executor can't start (a `StartError`) or failed a step; it ends after this message."""
+
+    executor_epoch: int
+    error: ErrorInfo
+
+
+class Shutdown(Message, frozen=True, kw_only=True):
+    """End in order: finish nothing, free everything, exit 0."""
+
+
+ToExecutor = LoadModel | ExecuteStep | CallUtility | Shutdown
+FromExecutor = ExecutorReady | StepResult | UtilityResult | ExecutorFailed

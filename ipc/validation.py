@@ -1,0 +1,136 @@
+"""The checks of a request: run in the client for a good text, and again in the core, because anyone may be a client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from .errors import ContextTooLong, InvalidRequest
+from .requests import AddRequest, GenerateTask
+from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_N, Sampling
+
+MAX_TOKEN_IDS = 4096  # entries of each id list besides the prompt; bounds what one request makes the core hold
+MAX_SALT_CHARS = 128
+MAX_LABEL_CHARS = 512
+
+
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds a request on one engine; both sides build it from the same `EngineInfo`."""
+
+    max_model_len: int
+    vocab_size: int
+    max_logprobs: int
+    has_priorities: bool
+    max_num_seqs: int
+
+
+def validate_request(request: AddRequest, limits: RequestLimits) -> None:
+    """Check every value of a request against the engine's limits.
+
+    Raises:
+        ContextTooLong: the prompt leaves no room for an output token.
+        InvalidRequest: any other value is out of its range.
+    """
+    _check_prompt(request.inputs.prompt_token_ids, limits)
+    _require(len(request.label) <= MAX_LABEL_CHARS, "request_id", "its text", f"at most {MAX_LABEL_CHARS} characters")
+    salt = request.cache_salt
+    _require(len(salt) <= MAX_SALT_CHARS, "cache_salt", f"{len(salt)} characters", f"at most {MAX_SALT_CHARS} long")
+    _require(
+        request.priority == 0 or limits.has_priorities,
+        "priority",
+        request.priority,
+        "0 unless the engine runs with --scheduling-policy priority",
+    )
+    _check_int64("priority", [request.priority])
+    _check_task(request.task, limits)
+
+
+def _check_prompt(prompt: list[int], limits: RequestLimits) -> None:
+    if not prompt:
+        raise InvalidRequest("The prompt is empty; send at least one token.", param="prompt")
+    if len(prompt) >= limits.max_model_len:
+        raise ContextTooLong(
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains "
+            f"{len(prompt)} input tokens, which leaves no room for output. Please shorten the prompt.",
+            param="prompt",
+        )
+    _check_ids("prompt", prompt, limits)
+
+
+def _check_task(task: GenerateTask, limits: RequestLimits) -> None:
+    most = min(MAX_N, limits.max_num_seqs)
+    _require(1 <= task.n <= most, "n", task.n, f"from 1 to {most}: children of a request run together")
+    _require(task.max_tokens is None or task.max_tokens >= 1, "max_tokens", task.max_tokens, "at least 1, or null")
+    for name, ids in (("eos_token_ids", task.eos_token_ids), ("stop_token_ids", task.stop_token_ids)):
+        _check_id_list(name, ids, limits)
+    _check_sampling(task.sampling, limits)
+
+
+def _check_sampling(s: Sampling, limits: RequestLimits) -> None:
+    finite = (
+        ("temperature", s.temperature, 0.0, 2.0),
+        ("top_p", s.top_p, math.ulp(0.0), 1.0),
+        ("min_p", s.min_p, 0.0, 1.0),
+        ("presence_penalty", s.presence_penalty, -2.0, 2.0),
+        ("frequency_penalty", s.frequency_penalty, -2.0, 2.0),
+        ("repetition_penalty", s.repetition_penalty, 1e-4, 1e4),
+    )
+    for name, value, low, high in finite:
+        _require(low <= value <= high, name, value, f"from {low:g} to {high:g}")
+    _require(s.top_k >= 0, "top_k", s.top_k, "at least 0")
+    _require(s.min_tokens >= 0, "min_tokens", s.min_tokens, "at least 0")
+    _check_int64("seed", [s.seed])
+    most = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
+    for name, count in (("logprobs", s.num_logprobs), ("prompt_logprobs", s.num_prompt_logprobs)):
+        if count is None:
+            continue
+        asked = limits.vocab_size if count == -1 else count
+        _require(0 <= asked <= most, name, count, f"at most {most} (the engine's --max-logprobs)")
+    _check_id_list("stop_token_ids", s.end_token_ids, limits)
+    _check_ids("logit_bias", s.logit_bias, limits)
+    _require(len(s.logit_bias) <= MAX_TOKEN_IDS, "logit_bias", len(s.logit_bias), f"at most {MAX_TOKEN_IDS} entries")
+    _require(all(math.isfinite(b) for b in s.logit_bias.values()), "logit_bias", "a value", "finite")
+    _check_allowed(s, limits)
+
+
+def _check_allowed(s: Sampling, limits: RequestLimits) -> None:
+    _require(
+        len(s.bad_words_token_ids) <= 2 * MAX_BAD_WORDS, "bad_words", len(s.bad_words_token_ids), "fewer sequences"
+    )
+    for ids in s.bad_words_token_ids:
+        _require(len(ids) > 0, "bad_words", ids, "non-empty sequences")
+        _check_id_list("bad_words", ids, limits)
+    if s.allowed_token_ids is None:
+        return
+    _require(len(s.allowed_token_ids) > 0, "allowed_token_ids", "an empty list", "non-empty, or null")
+    _check_ids("allowed_token_ids", s.allowed_token_ids, limits)
+    banned = {ids[0] for ids in s.bad_words_token_ids if len(ids) == 1}
+    _require(
+        not banned.issuperset(s.allowed_token_ids), "allowed_token_ids", "a list that bad_words bans whole", "drawable"
+    )
+
+
+def _check_id_list(name: str, ids: list[int], limits: RequestLimits) -> None:
+    _require(len(ids) <= MAX_TOKEN_IDS, name, f"{len(ids)} ids", f"at most {MAX_TOKEN_IDS} ids")
+    _check_ids(name, ids, limits)
+
+
+def _check_ids(name: str, ids: Iterable[int], limits: RequestLimits) -> None:
+    for token_id in ids:
+        if not 0 <= token_id < limits.vocab_size:
+            raise InvalidRequest(
+                f"{name} contains token id {token_id}; this model's ids go from 0 to {limits.vocab_size - 1}.",
+                param=name,
+            )
+
+
+def _check_int64(name: str, values: Iterable[int]) -> None:
+    for value in values:
+        _require(INT64_MIN <= value <= INT64_MAX, name, value, "a signed 64-bit integer")
+
+
+def _require(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise InvalidRequest(f"{name} must be {rule}; got {value}.", param=name)
