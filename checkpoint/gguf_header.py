@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-
 from pagewire.ipc.errors import ConfigError
 
 from .ggml_types import GGMLType

@@ -22,6 +22,9 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the trained context.
 
     `kind` is one of linear, dynamic, llama3, yarn. Fields that a kind does not use keep their defaults.
+
+    A GGUF file states llama3 scaling not by its parameters but by its result, one divisor per frequency: then `kind` is
+    llama3 and `frequency_factors` has rotary_dim / 2 entries, which replace the formula (inv_freq[i] / factors[i]).
     """
 
     kind: str
@@ -35,6 +38,7 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     mscale: float | None = None  # yarn
     mscale_all_dim: float | None = None  # yarn
     truncate: bool = True  # yarn: round the correction range to whole dimensions
+    frequency_factors: tuple[float, ...] = ()  # llama3 as GGUF states it
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,127 @@
+"""The rotary embedding's parameters out of a Hugging Face config.json, in any of the spellings in use.
+
+Three generations of them: `rope_scaling: {"type": ...}`, `rope_scaling: {"rope_type": ...}` (some files carry both
+keys), and `rope_parameters`, which also holds `rope_theta`. All end in the same `RopeConfig`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pagewire.ipc.errors import ConfigError
+
+from .json_reader import JSONReader
+from .model_config import RopeScaling
+
+ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn")
+_DEFAULT_THETA = 10_000.0  # where a configuration states none, in every family
+_UNSCALED_KEYS = frozenset({"rope_theta", "partial_rotary_factor"})
+
+
+class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How positions become rotations, and how far.
+
+    Attributes:
+        theta: the base of the frequencies.
+        partial_rotary_factor: the share of each head's channels that rotate.
+        scaling: how frequencies are stretched; None if they are not.
+        max_position: the longest context, scaling included.
+    """
+
+    theta: float
+    partial_rotary_factor: float
+    scaling: RopeScaling | None
+    max_position: int
+
+
+def read_rope_config(config: JSONReader) -> RopeConfig:
+    """Read the rotary parameters of a config.json.
+
+    Raises:
+        ConfigError: if a key is missing or has a wrong value, or the kind of scaling is unknown.
+    """
+    rope = _rope_object(config)
+    # The newer, nested place wins where a file carries both.
+    theta = rope.get_positive_float("rope_theta") or config.get_positive_float("rope_theta") or _DEFAULT_THETA
+    partial = (
+        rope.get_positive_float("partial_rotary_factor") or config.get_positive_float("partial_rotary_factor") or 1.0
+    )
+    max_position_embeddings = config.require_int("max_position_embeddings")
+    original = config.get_int("original_max_position_embeddings") or rope.get_int("original_max_position_embeddings")
+    scaling = _read_scaling(rope, original or max_position_embeddings, max_position_embeddings)
+    return RopeConfig(
+        theta=theta,
+        partial_rotary_factor=partial,
+        scaling=scaling,
+        max_position=scaled_max_position(max_position_embeddings, scaling),
+    )
+
+
+def scaled_max_position(max_position_embeddings: int, scaling: RopeScaling | None) -> int:
+    """Return the longest context, as vLLM derives it from the stated one.
+
+    llama3 configurations state the stretched length already; linear and dynamic ones the trained length; yarn ones
+    either, so the length before stretching counts there.
+    """
+    if scaling is None or scaling.kind == "llama3":
+        return max_position_embeddings
+    base = scaling.original_max_position if scaling.kind == "yarn" else max_position_embeddings
+    return int(base * scaling.factor)
+
+
+def _rope_object(config: JSONReader) -> JSONReader:
+    for key in ("rope_parameters", "rope_scaling"):
+        rope = config.get_object(key)
+        if rope is None:
+            continue
+        nested = [name for name, value in rope.data.items() if isinstance(value, dict)]
+        if nested:
+            raise rope.fault(
+                nested[0], "is a rotary embedding of its own for one kind of layer, which is not supported"
+            )
+        return rope
+    return JSONReader(config.path, {}, "rope_parameters.")
+
+
+def _read_scaling(rope: JSONReader, original_max_position: int, max_position_embeddings: int) -> RopeScaling | None:
+    kind = rope.get_str("rope_type") or rope.get_str("type")
+    if kind is None:
+        stated = sorted(set(rope.data) - _UNSCALED_KEYS)
+        if stated:
+            raise ConfigError(f"{rope.path}: the rotary scaling with {', '.join(stated)} lacks the key rope_type")
+        return None
+    match kind:
+        case "default":
+            return None
+        case "linear" | "dynamic":
+            # Both measure against max_position_embeddings, whatever else is stated.
+            return RopeScaling(
+                kind=kind, factor=rope.require_positive_float("factor"), original_max_position=max_position_embeddings
+            )
+        case "llama3":
+            return RopeScaling(
+                kind=kind,
+                factor=rope.require_positive_float("factor"),
+                original_max_position=original_max_position,
+                low_freq_factor=rope.require_positive_float("low_freq_factor"),
+                high_freq_factor=rope.require_positive_float("high_freq_factor"),
+            )
+        case "yarn":
+            return _read_yarn(rope, original_max_position, max_position_embeddings)
+    raise ConfigError(
+        f"{rope.path}: the rotary scaling {kind!r} is not known; known are default, {', '.join(ROPE_KINDS)}"
+    )
+
+
+def _read_yarn(rope: JSONReader, original_max_position: int, max_position_embeddings: int) -> RopeScaling:
+    factor = rope.get_positive_float("factor")
+    return RopeScaling(
+        kind="yarn",
+        factor=factor if factor is not None else max_position_embeddings / original_max_position,
+        original_max_position=original_max_position,
+        beta_fast=rope.get_positive_float("beta_fast") or 32.0,
+        beta_slow=rope.get_positive_float("beta_slow") or 1.0,
+        attention_factor=rope.get_positive_float("attention_factor"),
+        mscale=rope.get_float("mscale"),
+        mscale_all_dim=rope.get_float("mscale_all_dim"),
+        truncate=rope.get_bool("truncate", True),
+    )
