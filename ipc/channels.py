@@ -1,0 +1,167 @@
+"""Typed messages over ZeroMQ sockets: blocking for executors, polled for the core, awaited for clients.
+
+Options that all sockets share: linger 0, because a message for a dead peer is worth nothing, and finite
+high-water marks, because an unbounded queue only hides a slow reader.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NewType, TypeVar
+
+import zmq
+import zmq.asyncio
+
+from .codec import Codec, client_messages, core_messages, encode, from_executor, to_executor
+from .endpoints import ipc_path
+from .errors import MachineError, PagewireError, ProtocolError
+from .outputs import CoreMessage
+from .requests import ClientMessage, Message
+from .steps import FromExecutor, ToExecutor
+
+ClientId = NewType("ClientId", bytes)  # the routing id that ZeroMQ gives a client's connection
+
+# Messages that may wait for a client. One is sent per step, so a client that is 1,000 steps behind does not read.
+CLIENT_HIGH_WATER_MARK = 1000
+MAX_MESSAGE_BYTES = 64 * 2**20  # bounds what one peer can make the other allocate
+
+T = TypeVar("T")
+
+
+class SlowClient(PagewireError):
+    """The client's queue is full: it does not read."""
+
+
+class GoneClient(PagewireError):
+    """The client's connection is closed."""
+
+
+class PairChannel(Generic[T]):
+    """One end of a core <-> executor conversation: a PAIR socket."""
+
+    def __init__(self, socket: zmq.Socket[bytes], codec: Codec[T]) -> None:
+        self.socket = socket
+        self._codec = codec
+
+    def send(self, message: Message) -> None:
+        """Queue a message; never blocks below ZeroMQ's default high-water mark."""
+        self.socket.send(encode(message))
+
+    def recv(self) -> T:
+        """Wait for the next message."""
+        return self._codec.decode(self.socket.recv())
+
+    def try_recv(self) -> T | None:
+        """Return the next message, None if there is none yet."""
+        try:
+            frame = self.socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return self._codec.decode(frame)
+
+    def close(self) -> None:
+        """Close the socket; queued messages are dropped."""
+        self.socket.close()
+
+
+def bind_executor(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[FromExecutor]:
+    """Return the core's end of a conversation with one executor."""
+    socket = _socket(context, zmq.PAIR)
+    socket.bind(address)
+    return PairChannel(socket, from_executor)
+
+
+def connect_core(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[ToExecutor]:
+    """Return an executor's end of its conversation with the core."""
+    socket = _socket(context, zmq.PAIR)
+    socket.connect(address)
+    return PairChannel(socket, to_executor)
+
+
+class ClientRouter:
+    """The core's side of all its clients: one ROUTER socket that never blocks and never drops silently."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        """Listen on `address`.
+
+        Raises:
+            MachineError: the address can't be bound.
+        """
+        self.socket = _socket(context, zmq.ROUTER)
+        # Without it a ROUTER drops what it can't deliver, and nobody learns of it.
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.SNDHWM, CLIENT_HIGH_WATER_MARK)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as exc:
+            self.socket.close()
+            raise MachineError(f"Can't listen on {address}: {exc.strerror}.") from exc
+        path = ipc_path(address)
+        if path is not None:
+            path.chmod(0o600)
+
+    def send(self, client: ClientId, message: Message) -> None:
+        """Send to one client without waiting.
+
+        Raises:
+            SlowClient: its queue is full.
+            GoneClient: it is not connected.
+        """
+        try:
+            self.socket.send_multipart((client, encode(message)), zmq.NOBLOCK, copy=True)
+        except zmq.Again as exc:
+            raise SlowClient(f"{CLIENT_HIGH_WATER_MARK} messages wait for the client") from exc
+        except zmq.ZMQError as exc:
+            if exc.errno != zmq.EHOSTUNREACH:
+                raise
+            raise GoneClient("the client closed its connection") from exc
+
+    def try_recv(self) -> tuple[ClientId, ClientMessage | ProtocolError] | None:
+        """Return the next message and its sender, None if there is none. What can't be read is returned as an error."""
+        try:
+            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        client = ClientId(frames[0])
+        if len(frames) != 2:
+            return client, ProtocolError(f"a message has one frame; got {len(frames) - 1}")
+        try:
+            return client, client_messages.decode(frames[1])
+        except ProtocolError as exc:
+            return client, exc
+
+    def close(self) -> None:
+        """Close the socket and remove its file."""
+        self.socket.close()
+
+
+class CoreConnection:
+    """A client's connection to the core: a DEALER socket on asyncio."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket.connect(address)
+
+    async def send(self, message: Message) -> None:
+        """Send a message; waits while the core does not read."""
+        await self._socket.send(encode(message))
+
+    async def recv(self) -> CoreMessage:
+        """Wait for the next message.
+
+        Raises:
+            ProtocolError: the core sent what this version does not understand.
+        """
+        return core_messages.decode(await self._socket.recv())
+
+    def close(self) -> None:
+        """Close the socket; what was not sent yet is dropped."""
+        self._socket.close()
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    return socket

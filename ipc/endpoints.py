@@ -1,0 +1,96 @@
+"""Every ZeroMQ address of the project: where sockets live, and which addresses a user may give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from .errors import ConfigError, MachineError
+
+_MAX_IPC_PATH = 107  # bytes of a Unix socket path (sun_path without its end mark)
+
+
+class RuntimeDir:
+    """A fresh directory, readable by this user alone, for the sockets of one engine."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Make a new directory, or hold `path`, which another process made."""
+        self.path = Path(tempfile.mkdtemp(prefix="pagewire-")) if path is None else path
+        if len(os.fsencode(self.path / "executor-999999-999.sock")) > _MAX_IPC_PATH:
+            self.remove()
+            raise MachineError(
+                f"The path of the temporary directory {self.path.parent} is too long for a socket; set TMPDIR to a short one."
+            )
+
+    @property
+    def client_address(self) -> str:
+        """Where clients reach the engine core."""
+        return f"ipc://{self.path}/core.sock"
+
+    def executor_address(self, epoch: int, rank: int) -> str:
+        """Where the core reaches one executor: a fresh path for every epoch, so that no message crosses epochs."""
+        return f"ipc://{self.path}/executor-{epoch}-{rank}.sock"
+
+    def remove(self) -> None:
+        """Remove the directory and all in it; removing twice is fine."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def ipc_path(address: str) -> Path | None:
+    """Return the socket file of an ipc:// address, None for other addresses."""
+    return Path(address.removeprefix("ipc://")) if address.startswith("ipc://") else None
+
+
+def check_listen_address(address: str, *, insecure: bool) -> None:
+    """Check an address that a user wants an engine to listen on.
+
+    Raises:
+        ConfigError: it is malformed, or open to the network without `insecure`.
+        MachineError: another engine listens there.
+    """
+    check_address(address)
+    path = ipc_path(address)
+    if path is None:
+        if not insecure:
+            raise ConfigError(
+                f"--listen {address} would open the engine to the network without encryption or keys; "
+                "use ipc:///path, or give --insecure if the network is trusted."
+            )
+        return
+    if not path.parent.is_dir():
+        raise ConfigError(f"--listen {address}: the directory {path.parent} does not exist; make it first.")
+    if is_in_use(path):
+        raise MachineError(f"Another engine listens on {address}; stop it or choose another path.")
+
+
+def check_address(address: str) -> None:
+    """Check the form of an address.
+
+    Raises:
+        ConfigError: it is neither ipc:///absolute/path nor tcp://host:port.
+    """
+    path = ipc_path(address)
+    if path is not None:
+        if not path.is_absolute():
+            raise ConfigError(f"{address} needs an absolute path, as in ipc:///tmp/pagewire.sock.")
+        if len(os.fsencode(path)) > _MAX_IPC_PATH:
+            raise ConfigError(
+                f"{address} is longer than the {_MAX_IPC_PATH} bytes of a socket path; choose a shorter one."
+            )
+        return
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not (address.startswith("tcp://") and host and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"{address} is no address; give ipc:///path/to.sock or tcp://host:port.")
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether a process listens on a Unix socket; binding would silently take its place."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

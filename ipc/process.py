@@ -1,0 +1,202 @@
+"""Start, watch and stop child processes: every actor but the first is started by module name with a `Bootstrap`.
+
+A child learns of its parent's end in two ways: a pidfd of the parent (Linux), and the end of its standard input,
+a pipe whose other end the parent holds. The end of standard input is also the parent's order to stop. The parent
+learns of a child's end by a pidfd, elsewhere by a pipe that the child holds. Both are file descriptors, so that
+one poll waits for messages, deaths and orders alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from .config import EngineConfig
+from .errors import ProtocolError
+
+_PR_SET_PDEATHSIG = 1
+_LENGTH = struct.Struct("<I")
+
+
+class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is told before it can be sent messages.
+
+    Attributes:
+        name: the process's tag in the logs.
+        address: the socket it serves (core) or connects to (executor).
+        parent_pid: who started it; the child ends with it.
+        runtime_dir: the engine's directory of sockets.
+        started_by_main_thread: the kernel's parent-death signal fires when the starting *thread* ends, so it is
+            asked for only if that thread lives as long as its process.
+        config: the engine core's configuration; executors get theirs by `LoadModel`.
+    """
+
+    name: str
+    address: str
+    parent_pid: int
+    runtime_dir: str
+    log_level: str = "info"
+    started_by_main_thread: bool = False
+    config: EngineConfig | None = None
+
+
+class ChildProcess:
+    """A running child and its death notice."""
+
+    def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
+                 config: EngineConfig | None = None) -> None:  # fmt: skip
+        """Start `python -m module` and hand it its bootstrap."""
+        self.name = name
+        bootstrap = Bootstrap(
+            name=name,
+            address=address,
+            parent_pid=os.getpid(),
+            runtime_dir=str(runtime_dir),
+            log_level=log_level,
+            started_by_main_thread=threading.current_thread() is threading.main_thread(),
+            config=config,
+        )
+        # A pipe that only the child holds is its death notice where there are no pidfds.
+        self._notice_fd, child_fd = (-1, -1) if hasattr(os, "pidfd_open") else os.pipe()
+        # -P: the user's working directory is no place to import from.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            pass_fds=() if child_fd < 0 else (child_fd,),
+        )
+        if child_fd < 0:
+            self._notice_fd = os.pidfd_open(self._process.pid)
+        else:
+            os.close(child_fd)
+        self._send(msgspec.msgpack.encode(bootstrap))
+
+    def _send(self, payload: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is dead already: the death notice tells
+            self._process.stdin.write(_LENGTH.pack(len(payload)) + payload)
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def death_fd(self) -> int:
+        """A descriptor that becomes readable when the child is dead."""
+        return self._notice_fd
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def ask_to_stop(self) -> None:
+        """Close the child's standard input: its order to stop."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it stopped before it read all
+            self._process.stdin.close()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; return the exit code, None if it still runs after `timeout_s`."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self, timeout_s: float) -> int:
+        """Ask, wait, then kill; reap it and return its exit code."""
+        self.ask_to_stop()
+        if self.wait(timeout_s) is None:
+            self._process.kill()
+        code = self._process.wait()
+        self.close()
+        return code
+
+    def kill(self) -> None:
+        """Kill it now and reap it."""
+        self.ask_to_stop()
+        self._process.kill()
+        self._process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Release the death notice; the process must be dead."""
+        if self._notice_fd >= 0:
+            os.close(self._notice_fd)
+            self._notice_fd = -1
+
+
+class ParentWatch:
+    """A child's view of its parent: descriptors that become readable when the parent ends or orders a stop."""
+
+    def __init__(self, parent_pid: int) -> None:
+        self.stdin_fd = sys.stdin.fileno()
+        self.pid_fd: int | None = None
+        if hasattr(os, "pidfd_open"):
+            try:
+                self.pid_fd = os.pidfd_open(parent_pid)
+            except ProcessLookupError:
+                os._exit(1)  # the parent ended before the child could look
+        self._parent_pid = parent_pid
+
+    @property
+    def fds(self) -> list[int]:
+        """The descriptors to poll."""
+        return [self.stdin_fd] if self.pid_fd is None else [self.stdin_fd, self.pid_fd]
+
+    @property
+    def parent_is_dead(self) -> bool:
+        """Whether the parent has ended (another process has adopted this one)."""
+        return os.getppid() != self._parent_pid
+
+    def exit_when_it_ends(self) -> None:
+        """End this process at once when the parent ends or orders it, whatever the main thread is doing."""
+
+        def watch() -> None:
+            poll = select.poll()
+            for fd in self.fds:
+                poll.register(fd, select.POLLIN | select.POLLHUP)
+            poll.poll()
+            os._exit(0)
+
+        threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def read_bootstrap() -> Bootstrap:
+    """Read what the parent sent; from here on the process ignores terminal signals, which go to the whole group.
+
+    Raises:
+        ProtocolError: standard input holds no bootstrap; the module was started by hand.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    stdin = sys.stdin.buffer
+    header = stdin.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise ProtocolError("this module is started by pagewire itself; run `pagewire serve` instead")
+    try:
+        return msgspec.msgpack.decode(stdin.read(*_LENGTH.unpack(header)), type=Bootstrap)
+    except msgspec.DecodeError as exc:
+        raise ProtocolError(f"unreadable bootstrap: {exc}; run `pagewire serve` instead") from exc
+
+
+def die_with_parent(bootstrap: Bootstrap) -> ParentWatch:
+    """Make sure that this process does not outlive its parent, even while a kernel holds the interpreter."""
+    if bootstrap.started_by_main_thread and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    watch = ParentWatch(bootstrap.parent_pid)
+    if watch.parent_is_dead:
+        os._exit(1)
+    watch.exit_when_it_ends()
+    return watch
