@@ -22,7 +22,7 @@ class RuntimeDir:
         if len(os.fsencode(self.path / "executor-999999-999.sock")) > _MAX_IPC_PATH:
             self.remove()
             raise MachineError(
-                f"The path of the temporary directory {self.path.parent} is too long for a socket; set TMPDIR to a short one."
+                f"The temporary directory {self.path.parent} is too deep for a socket; set TMPDIR to a shorter path."
             )
 
     @property

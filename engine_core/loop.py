@@ -1,0 +1,243 @@
+"""The engine core's process: one poll over clients, executors, deaths and orders, and what each event leads to.
+
+While the executors compute a step, the loop takes new requests, commits the last step's tokens and sends them.
+Without work it blocks in the poll.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import zmq
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.ipc.channels import ClientId, ClientRouter
+from pagewire.ipc.codec import PROTOCOL_VERSION
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.endpoints import RuntimeDir
+from pagewire.ipc.errors import (
+    EngineDead,
+    EngineError,
+    ErrorInfo,
+    ExecutorDied,
+    PagewireError,
+    ProtocolError,
+    StartError,
+)
+from pagewire.ipc.outputs import EngineInfo, Ready, UtilityResult
+from pagewire.ipc.process import ParentWatch
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
+from pagewire.ipc.steps import ExecutorFailed, ExecutorReady, StepResult
+from pagewire.ipc.validation import RequestLimits
+
+from .client_registry import PING_INTERVAL_S, ClientRegistry
+from .engine import Engine
+from .executor_client import ExecutorGroup
+from .kv.sizing import fit_max_model_len
+
+logger = logging.getLogger(__name__)
+
+# Client messages handled between two looks at the executors: a flood of requests must not idle the device.
+MAX_MESSAGES_PER_TURN = 256
+GOODBYE_LINGER_MS = 500
+
+
+class EngineCore:
+    """Owns the sockets and the executors; everything about requests is the `Engine`'s, which does no I/O."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        address: str,
+        runtime_dir: RuntimeDir,
+        watch: ParentWatch,
+        executor_module: str = "pagewire.gpu_executor",
+    ) -> None:
+        """Listen on `address` and start the executors.
+
+        Raises:
+            StartError: the address can't be bound, or the model's files can't be read.
+        """
+        self._config = config
+        self._watch = watch
+        self._runtime_dir = runtime_dir
+        self._started = time.monotonic()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = ClientRouter(self._context, address)
+        self._clients = ClientRegistry(self._router)
+        self._executors = ExecutorGroup(self._context, runtime_dir, config, epoch=1, module=executor_module)
+        self._greeted_early: list[ClientId] = []
+        self._ready: Ready | None = None
+        self._engine: Engine | None = None
+        self._failure: PagewireError | None = None
+        self._model: ModelConfig = load_model_config(config.model.model_path)
+        self._poller = zmq.Poller()
+        self._poller.register(self._router.socket, zmq.POLLIN)
+        for fd in watch.fds:
+            self._poller.register(fd, zmq.POLLIN)
+        self._executors.register(self._poller)
+
+    def run(self) -> int:
+        """Serve until the parent orders a stop or something fails; return the exit code."""
+        while self._failure is None:
+            if self._wait():
+                self._stop(EngineDead("the engine was stopped"))
+                return 0
+            now = time.monotonic()
+            self._drain_clients(now)
+            self._drain_executors(now)
+            self._dispatch(now)
+            self._send_outputs(now)
+            self._watch_clients(now)
+        failure = self._failure
+        self._stop(failure)
+        if isinstance(failure, StartError):  # the supervisor tells the user, in one line
+            return failure.exit_code
+        logger.error("%s", failure)
+        return 1
+
+    def _wait(self) -> bool:
+        """Block until something happens; return whether the parent ended or ordered a stop."""
+        is_busy = self._engine is not None and self._engine.has_work()
+        events = dict(self._poller.poll(PING_INTERVAL_S * 1000 if is_busy else None))
+        return any(fd in events for fd in self._watch.fds)
+
+    def _drain_clients(self, now: float) -> None:
+        for _ in range(MAX_MESSAGES_PER_TURN):
+            received = self._router.try_recv()
+            if received is None:
+                return
+            self._handle(*received, now)
+
+    def _handle(self, client: ClientId, message: ClientMessage | ProtocolError, now: float) -> None:
+        match message:
+            case ProtocolError():
+                logger.warning("client %s sent an unreadable message: %s", client.hex(), message)
+                if client in self._clients:
+                    self._forget(client)
+                self._clients.dismiss(client, message.to_info())
+            case Hello():
+                if not self._clients.greet(client, message, now):
+                    return
+                if self._ready is None:
+                    self._greeted_early.append(client)
+                else:
+                    self._clients.send(client, self._ready, now)
+            case _ if client not in self._clients or self._engine is None:
+                self._clients.dismiss(client, ProtocolError("say Hello and wait for Ready first").to_info())
+            case AddRequest():
+                self._engine.add_request(client, message, now)
+            case AbortRequests():
+                self._engine.abort(client, message, now)
+            case CallUtility():
+                self._clients.send(client, self._call_utility(client, message), now)
+            case Ping():
+                pass
+
+    def _call_utility(self, client: ClientId, call: CallUtility) -> UtilityResult:
+        assert self._engine is not None
+        return self._engine.call_utility(client, call)
+
+    def _drain_executors(self, now: float) -> None:
+        for message in self._executors.drain():
+            match message:
+                case StepResult():
+                    assert self._engine is not None
+                    self._engine.apply(message, now)
+                case ExecutorReady():
+                    self._start_serving(message, now)
+                case ExecutorFailed():
+                    self._failure = PagewireError.from_info(message.error)
+                case UtilityResult():
+                    logger.warning("an executor answered a call that nobody made: %s", message.call_id)
+        death = self._executors.find_death()
+        if death is not None and self._failure is None:
+            self._failure = ExecutorDied(f"{death}; the engine can't go on")
+
+    def _start_serving(self, executor: ExecutorReady, now: float) -> None:
+        config, model = self._config, self._model
+        try:
+            max_model_len = fit_max_model_len(
+                config.model.max_model_len, model.max_position, executor.num_blocks, config.cache.block_size
+            )
+        except StartError as exc:
+            self._failure = exc
+            return
+        limits = RequestLimits(
+            max_model_len=max_model_len,
+            vocab_size=model.tokenizer_size,
+            max_logprobs=config.model.max_logprobs,
+            has_priorities=config.scheduler.scheduling_policy == "priority",
+            max_num_seqs=config.scheduler.max_num_seqs,
+        )
+        self._engine = Engine(
+            config, num_blocks=executor.num_blocks, limits=limits, executor_epoch=self._executors.epoch
+        )
+        loading_s = now - self._started - sum(seconds for _, seconds in executor.startup)
+        info = EngineInfo(
+            model=config.model.model,
+            model_path=config.model.model_path,
+            served_model_names=config.model.served_model_name or (config.model.model,),
+            max_model_len=max_model_len,
+            vocab_size=model.tokenizer_size,
+            eos_token_ids=model.eos_token_ids,
+            bos_token_id=model.bos_token_id,
+            max_logprobs=config.model.max_logprobs,
+            block_size=config.cache.block_size,
+            num_blocks=executor.num_blocks,
+            device=executor.device,
+            dtype=executor.dtype,
+            kv_cache_dtype=executor.kv_cache_dtype,
+            scheduling_policy=config.scheduler.scheduling_policy,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
+            startup=(("start executor process", max(loading_s, 0.0)), *executor.startup),
+            memory=executor.memory,
+        )
+        self._ready = Ready(protocol_version=PROTOCOL_VERSION, core_epoch=1, info=info)
+        for client in self._greeted_early:
+            self._clients.send(client, self._ready, now)
+        self._greeted_early.clear()
+
+    def _dispatch(self, now: float) -> None:
+        while self._engine is not None and self._engine.can_schedule():
+            step = self._engine.schedule(now)
+            if step is None:
+                return
+            self._executors.send(step)
+
+    def _send_outputs(self, now: float) -> None:
+        if self._engine is None:
+            return
+        for client, outputs in self._engine.take_outputs().items():
+            self._clients.send(client, outputs, now)
+
+    def _watch_clients(self, now: float) -> None:
+        if self._engine is None:
+            return
+        self._clients.ping(self._engine.live_clients(), now)
+        for client in self._clients.take_lost():
+            self._forget(client)
+
+    def _forget(self, client: ClientId) -> None:
+        if self._engine is not None:
+            self._engine.abort_client(client)
+
+    def _stop(self, reason: PagewireError) -> None:
+        """End every request with its terminal message, say goodbye, end the executors, leave nothing behind."""
+        error = reason.to_info()
+        now = time.monotonic()
+        if self._engine is not None:
+            cause = error if isinstance(reason, EngineError) else ErrorInfo(kind="EngineDead", message=reason.message)
+            self._engine.fail_all(cause)
+            self._send_outputs(now)
+        self._clients.dismiss_all(error)
+        self._executors.stop()
+        self._router.socket.setsockopt(zmq.LINGER, GOODBYE_LINGER_MS)
+        self._router.close()
+        self._context.term()
+        if self._watch.parent_is_dead:
+            self._runtime_dir.remove()
