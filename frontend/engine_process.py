@@ -6,6 +6,7 @@ Used alike by `pagewire serve`, `pagewire engine` and `LLM`: whoever starts the 
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 
 import msgspec
@@ -60,14 +61,16 @@ class EngineProcess:
             config=config,
         )
         # Also runs at interpreter exit: a script that forgets to close leaves no process and no file.
-        self._stop = weakref.finalize(self, _stop, self.process, runtime_dir, self.address)
+        self._stop = weakref.finalize(self, _stop, self.process, runtime_dir, self.address, os.getpid())
 
     def stop(self) -> None:
         """Stop the core and its executors in order, reap it, remove the sockets. Stopping twice is fine."""
         self._stop()
 
 
-def _stop(process: ChildProcess, runtime_dir: RuntimeDir, address: str) -> None:
+def _stop(process: ChildProcess, runtime_dir: RuntimeDir, address: str, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:
+        return  # a fork of the user's program ends; the engine is not its own
     code = process.stop(STOP_TIMEOUT_S)
     logger.debug("engine core ended with exit code %s", code)
     runtime_dir.remove()

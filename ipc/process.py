@@ -125,13 +125,13 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Kill it now and reap it."""
-        self.ask_to_stop()
         self._process.kill()
         self._process.wait()
         self.close()
 
     def close(self) -> None:
-        """Release the death notice; the process must be dead."""
+        """Release both pipes' ends; the process must be dead."""
+        self.ask_to_stop()
         if self._notice_fd >= 0:
             os.close(self._notice_fd)
             self._notice_fd = -1
