@@ -1,0 +1,1 @@
+"""Tiny random checkpoints of every supported family, for tests and trials."""

@@ -1,0 +1,172 @@
+"""Writes a tiny checkpoint as GGUF, laid out as llama.cpp's converter lays out a real one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .k_quants import PACKERS
+from .spec import TinyModelSpec
+from .tokenizer import BOS_TOKEN_ID, CHAT_TEMPLATE, EOS_TOKEN_ID, PRE_TOKENIZERS, SPECIAL_TOKENS, build_tokenizer
+from .weights import EMBEDDING, OUTPUT, make_weights
+
+GGUF_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+
+_TOP_NAMES = {EMBEDDING: "token_embd.weight", "model.norm.weight": "output_norm.weight", OUTPUT: "output.weight"}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(
+    spec: TinyModelSpec, path: Path, quant: str = "F32", *, embedding_quant: str | None = None, num_shards: int = 1
+) -> dict[str, torch.Tensor]:
+    """Write a GGUF file and return the weights that it really holds.
+
+    Args:
+        spec: what to write; its dtype and safetensors sharding don't matter here.
+        path: the file; with several shards, -0000i-of-0000N is put before its suffix.
+        quant: the type of every matrix, one of `GGUF_TYPES`. Norms and biases are F32, as always in GGUF.
+        embedding_quant: the type of the embedding and the output matrix, None: `quant`.
+        num_shards: files to split into.
+
+    Returns:
+        fp32 weights by their Hugging Face names, quantized and back: what a reference must compute with.
+
+    Raises:
+        ValueError: if rows don't divide into the type's blocks, or GGUF can't state the spec's rotary scaling.
+    """
+    weights = make_weights(spec)
+    tensors: dict[str, tuple[NDArray[np.generic], gguf.GGMLQuantizationType]] = {}
+    stored: dict[str, torch.Tensor] = {}
+    for name, weight in weights.items():
+        is_top = name in (EMBEDDING, OUTPUT)
+        type_name = "F32" if weight.dim() == 1 else (embedding_quant or quant) if is_top else quant
+        packed, stored[name] = _quantize(weight, type_name)
+        tensors[gguf_name(name)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
+    factors = _llama3_factors(spec)
+    if factors is not None:
+        tensors["rope_freqs.weight"] = factors, gguf.GGMLQuantizationType.F32
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arch = "llama" if spec.family == "mistral" else spec.family
+    per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=per_shard)
+    _add_model_metadata(writer, arch, spec)
+    _add_tokenizer(writer, spec)
+    for name, (data, ggml_type) in tensors.items():
+        writer.add_tensor(name, data, raw_dtype=ggml_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return stored
+
+
+def gguf_name(name: str) -> str:
+    """Return the GGUF name of a tensor that is known by its Hugging Face name."""
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    _, _, layer, rest = name.split(".", 3)
+    module, kind = rest.rsplit(".", 1)
+    return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+
+
+def _quantize(weight: torch.Tensor, type_name: str) -> tuple[NDArray[np.generic], torch.Tensor]:
+    values = weight.numpy()
+    ggml_type = gguf.GGMLQuantizationType[type_name]
+    packed = PACKERS[type_name](values) if type_name in PACKERS else gguf.quants.quantize(values, ggml_type)
+    restored = gguf.quants.dequantize(packed, ggml_type).reshape(values.shape)
+    return packed, torch.from_numpy(np.array(restored, dtype=np.float32))
+
+
+def _in_ggml_order(spec: TinyModelSpec, name: str, packed: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Reorder the rows of the query and key projections of the llama architecture.
+
+    ggml rotates neighbouring channels there (2i, 2i + 1), Hugging Face channels half a head apart (i, i + head_dim / 2).
+    """
+    is_query, is_key = ".q_proj." in name, ".k_proj." in name
+    if spec.family not in ("llama", "mistral") or not (is_query or is_key):
+        return packed
+    heads = spec.num_heads if is_query else spec.num_kv_heads
+    by_halves = packed.reshape(heads, 2, spec.head_dim // 2, *packed.shape[1:])
+    return np.ascontiguousarray(by_halves.swapaxes(1, 2)).reshape(packed.shape)
+
+
+def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec) -> None:
+    writer.add_name(f"Tiny {spec.family}")
+    writer.add_block_count(spec.num_layers)
+    writer.add_context_length(spec.max_position)
+    writer.add_embedding_length(spec.hidden_size)
+    writer.add_feed_forward_length(spec.mlp_size)
+    writer.add_head_count(spec.num_heads)
+    writer.add_head_count_kv(spec.num_kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_layer_norm_rms_eps(spec.rms_norm_eps)
+    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_freq_base(spec.rope_theta)
+    writer.add_vocab_size(spec.vocab_size)
+    if any(spec.sliding_layers):
+        writer.add_sliding_window(spec.sliding_window)
+        if not all(spec.sliding_layers):
+            writer.add_array(f"{arch}.attention.sliding_window_pattern", list(spec.sliding_layers))
+    scaling = spec.rope_scaling or {}
+    kind = scaling.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(scaling["factor"])
+        if kind == "yarn":
+            writer.add_rope_scaling_orig_ctx_len(scaling.get("original_max_position_embeddings", spec.max_position))
+    elif kind not in ("default", "llama3"):
+        raise ValueError(f"GGUF can't state the rotary scaling {kind!r}; it knows linear, yarn and llama3")
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
+    tokenizer = build_tokenizer(spec.family, spec.vocab_size)
+    known = tokenizer.get_vocab_size()
+    tokens = [tokenizer.id_to_token(token_id) or "" for token_id in range(known)]
+    types = [gguf.TokenType.CONTROL if token in SPECIAL_TOKENS else gguf.TokenType.NORMAL for token in tokens]
+    # As the converter does: the embedding's further rows get names that are never text.
+    tokens += [f"[PAD{token_id}]" for token_id in range(known, spec.vocab_size)]
+    types += [gguf.TokenType.UNUSED] * (spec.vocab_size - known)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(PRE_TOKENIZERS[spec.family])
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(merge) for merge in merges])
+    writer.add_bos_token_id(BOS_TOKEN_ID)
+    writer.add_eos_token_id(EOS_TOKEN_ID)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _llama3_factors(spec: TinyModelSpec) -> NDArray[np.float32] | None:
+    """Return what each frequency is divided by, as the converter stores it for llama3 scaling.
+
+    Source: "rope_scaling" of Llama 3.1's reference code (apply_scaling).
+    """
+    scaling = spec.rope_scaling
+    if scaling is None or scaling["rope_type"] != "llama3":
+        return None
+    factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
+    original = scaling["original_max_position_embeddings"]
+    wavelengths = 2 * math.pi * spec.rope_theta ** (np.arange(0, spec.head_dim, 2) / spec.head_dim)
+    smooth = np.clip((original / wavelengths - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)

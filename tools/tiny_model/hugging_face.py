@@ -1,0 +1,130 @@
+"""Writes a tiny checkpoint as a Hugging Face directory: config.json, safetensors, tokenizer, generation_config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from .spec import ARCHITECTURES, TinyModelSpec
+from .tokenizer import (
+    BOS_TOKEN_ID,
+    CHAT_TEMPLATE,
+    END_OF_TEXT,
+    END_OF_TURN,
+    EOS_TOKEN_ID,
+    START_OF_TURN,
+    build_tokenizer,
+)
+from .weights import make_weights
+
+Json = dict[str, Any]  # Any: JSON values
+
+
+def write_hugging_face(spec: TinyModelSpec, directory: Path, *, weights: dict[str, torch.Tensor] | None = None) -> Path:
+    """Write a checkpoint directory, which is made if need be, and return it.
+
+    Args:
+        spec: what to write.
+        directory: where; files of the same names are replaced.
+        weights: by Hugging Face names, any float dtype; None for the spec's random ones.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / "config.json", config_json(spec))
+    _write_json(directory / "generation_config.json", {"bos_token_id": BOS_TOKEN_ID, "eos_token_id": EOS_TOKEN_ID})
+    build_tokenizer(spec.family, spec.vocab_size).save(str(directory / "tokenizer.json"))
+    _write_json(directory / "tokenizer_config.json", _tokenizer_config(spec))
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    source = make_weights(spec) if weights is None else weights
+    _write_weights(directory, {name: tensor.to(dtype).contiguous() for name, tensor in source.items()}, spec.num_shards)
+    return directory
+
+
+def config_json(spec: TinyModelSpec) -> Json:
+    """Return the content of config.json."""
+    config: Json = {
+        "architectures": [ARCHITECTURES[spec.family]],
+        "model_type": spec.family,
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.mlp_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": spec.max_position,
+        "rms_norm_eps": spec.rms_norm_eps,
+        "tie_word_embeddings": spec.tie_word_embeddings,
+        "bos_token_id": BOS_TOKEN_ID,
+        "eos_token_id": EOS_TOKEN_ID,
+        "torch_dtype": spec.dtype,
+        **_rope_keys(spec),
+        **_window_keys(spec),
+    }
+    if spec.family in ("llama", "qwen3"):
+        config["attention_bias"] = spec.attention_bias
+    if spec.family == "llama":
+        config["mlp_bias"] = spec.mlp_bias
+    return config
+
+
+def _rope_keys(spec: TinyModelSpec) -> Json:
+    scaling = dict(spec.rope_scaling) if spec.rope_scaling else None
+    if spec.rope_spelling == "rope_parameters":
+        return {"rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta, **(scaling or {})}}
+    if scaling is not None and spec.rope_spelling != "rope_type":
+        kind = scaling["rope_type"] if spec.rope_spelling == "both" else scaling.pop("rope_type")
+        scaling["type"] = kind
+    return {"rope_theta": spec.rope_theta, "rope_scaling": scaling}
+
+
+def _window_keys(spec: TinyModelSpec) -> Json:
+    keys: Json = {}
+    if spec.family != "llama":
+        keys["sliding_window"] = spec.sliding_window
+    if spec.family in ("qwen2", "qwen3"):
+        keys["use_sliding_window"] = spec.sliding_window is not None
+        keys["max_window_layers"] = spec.max_window_layers
+    if spec.layer_types is not None:
+        keys["layer_types"] = list(spec.layer_types)
+    return keys
+
+
+def _tokenizer_config(spec: TinyModelSpec) -> Json:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": START_OF_TURN,
+        "eos_token": END_OF_TURN,
+        "unk_token": END_OF_TEXT,
+        "pad_token": END_OF_TEXT,
+        "add_bos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": spec.max_position,
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def _write_weights(directory: Path, weights: dict[str, torch.Tensor], num_shards: int) -> None:
+    metadata = {"format": "pt"}
+    if num_shards == 1:
+        save_file(weights, directory / "model.safetensors", metadata=metadata)
+        return
+    weight_map: dict[str, str] = {}
+    names = list(weights)
+    for shard in range(num_shards):
+        file_name = f"model-{shard + 1:05d}-of-{num_shards:05d}.safetensors"
+        members = names[shard * len(names) // num_shards : (shard + 1) * len(names) // num_shards]
+        save_file({name: weights[name] for name in members}, directory / file_name, metadata=metadata)
+        weight_map.update(dict.fromkeys(members, file_name))
+    total = sum(tensor.nbytes for tensor in weights.values())
+    _write_json(
+        directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map}
+    )
+
+
+def _write_json(path: Path, content: Json) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

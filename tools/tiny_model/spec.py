@@ -1,0 +1,87 @@
+"""What a tiny checkpoint shall look like: one frozen struct, whatever file format it ends in."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Family = Literal["llama", "mistral", "qwen2", "qwen3"]
+FAMILIES: tuple[Family, ...] = ("llama", "mistral", "qwen2", "qwen3")
+ARCHITECTURES: dict[Family, str] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The shape and options of one tiny checkpoint. Equal specs give equal files, bit for bit.
+
+    Attributes:
+        hidden_size: 256 (or a multiple) where K-quants are wanted: their blocks hold 256 values of a row.
+        intermediate_size: None: twice the hidden size.
+        vocab_size: rows of the embedding; the tokenizer may know fewer ids.
+        rope_scaling: as config.json states it, under the modern key rope_type, for example
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}.
+        rope_spelling: how config.json spells it.
+        sliding_window: keys that a sliding layer sees. mistral: all layers slide; qwen: those from max_window_layers on.
+        layer_types: config.json's layer_types, None to leave them out.
+        dtype: of the Hugging Face weights.
+        num_shards: safetensors files; 1 writes model.safetensors without an index.
+        seed: of the weights.
+    """
+
+    family: Family = "llama"
+    hidden_size: int = 64
+    intermediate_size: int | None = None
+    num_layers: int = 2
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    vocab_size: int = 512
+    max_position: int = 512
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    rope_scaling: dict[str, Any] | None = None  # Any: numbers and strings, as in config.json
+    rope_spelling: Literal["rope_type", "type", "both", "rope_parameters"] = "rope_type"
+    sliding_window: int | None = None
+    max_window_layers: int = 1
+    layer_types: tuple[str, ...] | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    num_shards: int = 1
+    seed: int = 0
+
+    @property
+    def mlp_size(self) -> int:
+        """The resolved intermediate size."""
+        return self.intermediate_size or 2 * self.hidden_size
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the query, key and value projections have a bias."""
+        return self.family == "qwen2" or (self.family != "mistral" and self.attention_bias)
+
+    @property
+    def has_output_bias(self) -> bool:
+        """Whether the attention's output projection has a bias."""
+        return self.family in ("llama", "qwen3") and self.attention_bias
+
+    @property
+    def has_mlp_bias(self) -> bool:
+        """Whether the projections of the MLP have a bias."""
+        return self.family == "llama" and self.mlp_bias
+
+    @property
+    def sliding_layers(self) -> tuple[bool, ...]:
+        """Which layers attend within the window."""
+        if self.sliding_window is None or self.family == "llama":
+            return (False,) * self.num_layers
+        if self.layer_types is not None:
+            return tuple(kind == "sliding_attention" for kind in self.layer_types)
+        first = 0 if self.family == "mistral" else self.max_window_layers
+        return tuple(layer >= first for layer in range(self.num_layers))

@@ -1,0 +1,65 @@
+"""Random weights by their Hugging Face names, scaled so that the logits have about unit variance.
+
+Small logits would hide errors: every comparison by tolerance relies on values of the size that real models have.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .spec import TinyModelSpec
+
+EMBEDDING = "model.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+
+
+def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
+    """Return fp32 weights, in the order in which a checkpoint lists them. Depends on the spec's shape and seed only."""
+    source = _Source(spec.seed)
+    hidden, heads, kv_heads, head_dim = spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim
+    # The residual stream ends at unit size in the final norm, so rows of length 1 give logits of variance 1.
+    weights = {EMBEDDING: source.matrix(spec.vocab_size, hidden)}
+    for layer in range(spec.num_layers):
+        prefix = f"model.layers.{layer}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        weights[f"{prefix}.input_layernorm.weight"] = source.norm(hidden)
+        for name, rows in (("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)):
+            weights[f"{attention}.{name}_proj.weight"] = source.matrix(rows, hidden)
+            if spec.has_qkv_bias:
+                weights[f"{attention}.{name}_proj.bias"] = source.bias(rows)
+        if spec.family == "qwen3":
+            weights[f"{attention}.q_norm.weight"] = source.norm(head_dim)
+            weights[f"{attention}.k_norm.weight"] = source.norm(head_dim)
+        weights[f"{attention}.o_proj.weight"] = source.matrix(hidden, heads * head_dim)
+        if spec.has_output_bias:
+            weights[f"{attention}.o_proj.bias"] = source.bias(hidden)
+        weights[f"{prefix}.post_attention_layernorm.weight"] = source.norm(hidden)
+        for name, rows, columns in (
+            ("gate", spec.mlp_size, hidden),
+            ("up", spec.mlp_size, hidden),
+            ("down", hidden, spec.mlp_size),
+        ):
+            weights[f"{mlp}.{name}_proj.weight"] = source.matrix(rows, columns)
+            if spec.has_mlp_bias:
+                weights[f"{mlp}.{name}_proj.bias"] = source.bias(rows)
+    weights["model.norm.weight"] = source.norm(hidden)
+    if not spec.tie_word_embeddings:
+        weights[OUTPUT] = source.matrix(spec.vocab_size, hidden)
+    return weights
+
+
+class _Source:
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def matrix(self, rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=self._generator) / math.sqrt(columns)
+
+    def norm(self, size: int) -> torch.Tensor:
+        # Away from 1, so that a norm that is left out or applied twice changes the result.
+        return 1.0 + 0.2 * torch.randn(size, generator=self._generator)
+
+    def bias(self, size: int) -> torch.Tensor:
+        return 0.3 * torch.randn(size, generator=self._generator)
