@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pagewire.ipc.process import ChildProcess
 
+from pagewire.ipc.process import ChildProcess
 from tests.support.children import ROOT, is_alive, make_importable, wait_until
 
 PARENT = """

@@ -29,14 +29,14 @@ def is_alive(pid: int) -> bool:
 def children_of(pid: int) -> list[int]:
     """The direct children of a process."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                stat = Path(f"/proc/{entry}/stat").read_text()
+                stat = (entry / "stat").read_text()
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry))
+                found.append(int(entry.name))
     return found
 
 
