@@ -20,7 +20,16 @@ from .tiny_model.spec import FAMILIES, TinyModelSpec
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        _write(arguments)
+    except (ValueError, msgspec.ValidationError) as error:
+        parser.error(str(error))
+    print(arguments.path)
+
+
+def _write(arguments: argparse.Namespace) -> None:
     options: dict[str, Any] = {"family": arguments.family}  # Any: each option has its own type
     for option in arguments.set:
         name, _, value = option.partition("=")
@@ -32,7 +41,6 @@ def main(argv: list[str] | None = None) -> None:
         weights = write_gguf(spec, arguments.path, arguments.gguf, num_shards=arguments.gguf_shards)
         if arguments.reference is not None:
             write_hugging_face(msgspec.structs.replace(spec, dtype="float32"), arguments.reference, weights=weights)
-    print(arguments.path)
 
 
 def _parser() -> argparse.ArgumentParser:

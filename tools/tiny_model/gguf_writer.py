@@ -98,7 +98,8 @@ def _quantize(weight: torch.Tensor, type_name: str) -> tuple[NDArray[np.generic]
 def _in_ggml_order(spec: TinyModelSpec, name: str, packed: NDArray[np.generic]) -> NDArray[np.generic]:
     """Reorder the rows of the query and key projections of the llama architecture.
 
-    ggml rotates neighbouring channels there (2i, 2i + 1), Hugging Face channels half a head apart (i, i + head_dim / 2).
+    ggml rotates neighbouring channels there (2i, 2i + 1), Hugging Face channels half a head apart
+    (i, i + head_dim / 2).
     """
     is_query, is_key = ".q_proj." in name, ".k_proj." in name
     if spec.family not in ("llama", "mistral") or not (is_query or is_key):
@@ -122,7 +123,7 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
     writer.add_rope_dimension_count(spec.head_dim)
     writer.add_rope_freq_base(spec.rope_theta)
     writer.add_vocab_size(spec.vocab_size)
-    if any(spec.sliding_layers):
+    if spec.sliding_window is not None and any(spec.sliding_layers):
         writer.add_sliding_window(spec.sliding_window)
         if not all(spec.sliding_layers):
             writer.add_array(f"{arch}.attention.sliding_window_pattern", list(spec.sliding_layers))
@@ -169,4 +170,5 @@ def _llama3_factors(spec: TinyModelSpec) -> NDArray[np.float32] | None:
     original = scaling["original_max_position_embeddings"]
     wavelengths = 2 * math.pi * spec.rope_theta ** (np.arange(0, spec.head_dim, 2) / spec.head_dim)
     smooth = np.clip((original / wavelengths - low) / (high - low), 0, 1)
-    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    factors: NDArray[np.float32] = (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    return factors

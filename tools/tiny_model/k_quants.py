@@ -35,14 +35,14 @@ def pack_q5_k(values: Floats) -> Bytes:
 
 def pack_q6_k(values: Floats) -> Bytes:
     """Pack rows of float32 [rows, columns], columns a multiple of 256, into uint8 [rows, columns / 256 * 210]."""
-    groups = values.reshape(-1, 16, 16)
+    groups = _blocks(values).reshape(-1, 16, 16)
     group_scale = np.abs(groups).max(axis=2) / 31  # [blocks, 16]
     block_scale = (group_scale.max(axis=1, keepdims=True) / 127).astype(np.float16)
     stored = block_scale.astype(np.float32)
     scales = np.rint(_divide(group_scale, stored)).clip(0, 127).astype(np.int8)
     steps = (stored * scales)[:, :, None]
     quants = (np.rint(_divide(groups, steps)).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-    # Each half of a block: 64 bytes of low nibbles (values 0-63 low, 64-127 high), 32 bytes of four upper pairs of bits.
+    # Each half of a block: 64 bytes of low nibbles (values 0-63 low, 64-127 high), 32 bytes of four upper bit pairs.
     low = (quants & np.uint8(15)).reshape(-1, 2, 2, 64)
     low_bytes = (low[:, :, 0] | low[:, :, 1] << np.uint8(4)).reshape(-1, 128)
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
@@ -55,7 +55,7 @@ PACKERS: dict[str, Callable[[Floats], Bytes]] = {"Q4_K": pack_q4_k, "Q5_K": pack
 
 def _quantize_with_minimum(values: Floats, *, levels: int) -> tuple[Bytes, Bytes]:
     """Return the 16 bytes of scales of each block, and its quants [blocks, 8, 32]."""
-    groups = values.reshape(-1, 8, 32)
+    groups = _blocks(values).reshape(-1, 8, 32)
     minimum = np.maximum(-groups.min(axis=2), 0)  # subtracted, so that it is never negative
     scale = (groups.max(axis=2) + minimum).clip(0) / levels
     block_scale = (scale.max(axis=1, keepdims=True) / 63).astype(np.float16)
@@ -70,7 +70,7 @@ def _quantize_with_minimum(values: Floats, *, levels: int) -> tuple[Bytes, Bytes
 
 
 def _pack_six_bit(scales: Bytes, minimums: Bytes) -> Bytes:
-    """Pack 8 scales and 8 minimums of 6 bits into 12 bytes: the last four of each lend their upper bits to the first."""
+    """Pack 8 scales and 8 minimums of 6 bits into 12 bytes: the first four of each carry the others' upper bits."""
     upper_scales, upper_minimums = scales[:, 4:] >> np.uint8(4), minimums[:, 4:] >> np.uint8(4)
     return np.concatenate(
         [
@@ -87,13 +87,17 @@ def _nibble_pairs(quants: Bytes) -> Bytes:
     return (quants[:, 0::2] | quants[:, 1::2] << np.uint8(4)).reshape(-1, 128)
 
 
+def _blocks(values: Floats) -> Floats:
+    columns = values.shape[1]
+    if columns % _BLOCK:
+        raise ValueError(f"K-quants hold blocks of {_BLOCK} values of a row; {columns} is not a multiple")
+    return values.reshape(-1, _BLOCK)
+
+
 def _divide(numerator: Floats, denominator: Floats) -> Floats:
     result: Floats = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator != 0)
     return result
 
 
 def _rows(values: Floats, parts: list[Bytes]) -> Bytes:
-    rows, columns = values.shape
-    if columns % _BLOCK:
-        raise ValueError(f"K-quants hold blocks of {_BLOCK} values; rows of {columns} are not a multiple")
-    return np.ascontiguousarray(np.concatenate(parts, axis=1)).reshape(rows, -1)
+    return np.ascontiguousarray(np.concatenate(parts, axis=1)).reshape(len(values), -1)

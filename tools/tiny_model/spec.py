@@ -20,13 +20,14 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The shape and options of one tiny checkpoint. Equal specs give equal files, bit for bit.
 
     Attributes:
-        hidden_size: 256 (or a multiple) where K-quants are wanted: their blocks hold 256 values of a row.
+        hidden_size: 256 (or a multiple) where K-quants are wanted, and num_heads * head_dim too: their blocks hold 256
+            values of a row.
         intermediate_size: None: twice the hidden size.
         vocab_size: rows of the embedding; the tokenizer may know fewer ids.
         rope_scaling: as config.json states it, under the modern key rope_type, for example
             {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}.
         rope_spelling: how config.json spells it.
-        sliding_window: keys that a sliding layer sees. mistral: all layers slide; qwen: those from max_window_layers on.
+        sliding_window: keys that a sliding layer sees. mistral: all layers slide; qwen: from max_window_layers on.
         layer_types: config.json's layer_types, None to leave them out.
         dtype: of the Hugging Face weights.
         num_shards: safetensors files; 1 writes model.safetensors without an index.
