@@ -1,0 +1,92 @@
+"""Reading the tensors of a GGUF model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagewire.checkpoint.ggml_types import GGMLType
+from pagewire.checkpoint.gguf_file import GGUFFile
+from pagewire.checkpoint.gguf_header import GGUFTensor
+from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.ipc.errors import ConfigError
+
+from .checkpoint_tensor import CheckpointTensor
+from .gguf_dequantize import SUPPORTED_TYPES, dequantize
+from .gguf_names import canonical_name
+
+# Values unpacked at a time: 4 MB of float32 and its temporaries stay in the caches.
+_CHUNK_VALUES = 1 << 20
+# ggml rotates neighbouring channels for these, so the converter interleaved the two halves of each query and key head.
+_INTERLEAVED_ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
+
+
+def iterate_gguf(file: GGUFFile, config: ModelConfig) -> Iterator[CheckpointTensor]:
+    """Yield every tensor of the file under its canonical name; what has none keeps its own.
+
+    Args:
+        file: the open model; it must stay open while the tensors are read.
+        config: the model, for the order of query and key rows.
+    """
+    for tensor in file.tensors.values():
+        name = canonical_name(tensor.name) or tensor.name
+        yield GGUFCheckpointTensor(file, tensor, name, _row_order(name, tensor.shape[0], config))
+
+
+class GGUFCheckpointTensor:
+    """One tensor of a GGUF file.
+
+    Args:
+        file: the open model.
+        tensor: its row of the tensor table.
+        name: its canonical name.
+        row_order: [rows] int64, which stored row is row i; None: as stored.
+    """
+
+    def __init__(self, file: GGUFFile, tensor: GGUFTensor, name: str, row_order: Tensor | None) -> None:
+        self.name = name
+        self.source = f"{tensor.path}, tensor {tensor.name!r}"
+        self.shape = tensor.shape
+        self._file = file
+        self._tensor = tensor
+        self._row_order = row_order
+
+    def copy_to(self, destination: Tensor) -> None:
+        """Unpack into `destination`; see `CheckpointTensor.copy_to`."""
+        ggml_type = self._tensor.ggml_type
+        self._refuse_unsupported(ggml_type)
+        # A vector is one row, unless its elements are rows to be put in order (a bias).
+        columns = 1 if self._row_order is not None and len(self.shape) == 1 else self.shape[-1]
+        rows = destination.view(-1, columns)
+        stored = np.frombuffer(self._file.tensor_bytes(self._tensor.name), dtype=np.uint8).reshape(rows.shape[0], -1)
+        step = max(1, _CHUNK_VALUES // columns)
+        for start in range(0, rows.shape[0], step):
+            # A copy of the packed bytes: the map is read-only, which torch does not know.
+            if self._row_order is None:
+                raw = stored[start : start + step].copy()
+            else:
+                raw = stored[self._row_order[start : start + step].numpy()]
+            blocks = torch.from_numpy(raw).view(-1, ggml_type.block_bytes)
+            rows[start : start + step] = dequantize(blocks, ggml_type).view(-1, columns)
+
+    def _refuse_unsupported(self, ggml_type: GGMLType) -> None:
+        if ggml_type not in SUPPORTED_TYPES:
+            known = ", ".join(sorted(member.name for member in SUPPORTED_TYPES))
+            raise ConfigError(
+                f"{self.source}: is stored as {ggml_type.name}, which can't be read; readable are {known}"
+            )
+
+
+def _row_order(name: str, num_rows: int, config: ModelConfig) -> Tensor | None:
+    if config.architecture not in _INTERLEAVED_ARCHITECTURES:
+        return None
+    if ".self_attn.q_proj." not in name and ".self_attn.k_proj." not in name:
+        return None
+    if num_rows % config.head_dim:
+        return None  # a wrong shape: the loader refuses it by name
+    # Stored row 2i + h of a head is its row i of half h.
+    stored = torch.arange(num_rows).view(-1, config.head_dim // 2, 2)
+    return stored.transpose(1, 2).reshape(-1)

@@ -1,0 +1,80 @@
+"""Reading the tensors of a Hugging Face checkpoint directory."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_table
+from pagewire.ipc.errors import ConfigError
+
+from .checkpoint_tensor import CheckpointTensor
+
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# Values converted at a time: the packed bytes are copied once on their way.
+_CHUNK_VALUES = 1 << 20
+
+
+def iterate_safetensors(directory: Path) -> Iterator[CheckpointTensor]:
+    """Yield every tensor of the checkpoint, in the order of its index.
+
+    Raises:
+        ConfigError: if a file is missing, truncated or malformed.
+    """
+    maps: dict[Path, mmap.mmap] = {}
+    try:
+        for name, location in read_tensor_table(directory).items():
+            if location.path not in maps:
+                maps[location.path] = _map(location.path)
+            yield SafetensorsTensor(name, location, maps[location.path])
+    finally:
+        for mapped in maps.values():
+            mapped.close()
+
+
+class SafetensorsTensor:
+    """One tensor of a safetensors file.
+
+    Args:
+        name: its name, which is the canonical one.
+        location: where it lies.
+        mapped: the whole file.
+    """
+
+    def __init__(self, name: str, location: TensorLocation, mapped: mmap.mmap) -> None:
+        self.name = name
+        self.source = f"{location.path}, tensor {name!r}"
+        self.shape = location.shape
+        self._location = location
+        self._mapped = mapped
+
+    def copy_to(self, destination: Tensor) -> None:
+        """Convert into `destination`; see `CheckpointTensor.copy_to`."""
+        location = self._location
+        dtype = _DTYPES.get(location.dtype)
+        if dtype is None:
+            raise ConfigError(f"{self.source}: is stored as {location.dtype}; readable are {', '.join(_DTYPES)}")
+        flat = destination.view(-1)
+        for start in range(0, flat.numel(), _CHUNK_VALUES):
+            count = min(_CHUNK_VALUES, flat.numel() - start)
+            # A copy: the map is read-only, which torch does not know, and a tensor there need not be aligned.
+            raw = np.frombuffer(
+                self._mapped,
+                dtype=np.uint8,
+                count=count * dtype.itemsize,
+                offset=location.begin + start * dtype.itemsize,
+            ).copy()
+            flat[start : start + count] = torch.from_numpy(raw).view(dtype)
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be opened: {error.strerror}") from error

@@ -1,0 +1,230 @@
+"""The op list: everything that a model may ask of a device, one signature each.
+
+A backend is a subclass of `Ops`, chosen once at start by `select_ops` and handed to the model's layers, which call it
+and never ask which it is. The small ops must be written by every backend. The two blocks are composed from them here;
+a backend that gains by fusing a whole block overrides the block.
+
+Every op keeps rows apart: a token's result has the same bits whatever other tokens share the call, however its
+request was cut into chunks, and whatever lies in KV blocks that are not its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from pagewire.ipc.errors import ConfigError
+
+from ..batch.forward_metadata import ForwardMetadata
+from ..kv_cache_spec import LayerKVCache
+from .layouts import AttentionWeights, LinearWeight, MLPWeights, RotaryTable
+
+
+class Ops(ABC):
+    """One backend's kernels. `name` is what `select_ops` calls it."""
+
+    name: str
+
+    @abstractmethod
+    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
+        """Look up one row for each token.
+
+        Args:
+            input_ids: [num_tokens] int64, each below the weight's rows.
+            weight: vocab_size rows of hidden_size channels.
+
+        Returns:
+            [num_tokens, hidden_size], compute dtype.
+        """
+
+    @abstractmethod
+    def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
+        """Multiply each row by a weight matrix and add its bias: x @ weight.T + bias, accumulated in float32.
+
+        Args:
+            x: [num_rows, in_features], compute dtype.
+            weight: out_features rows of in_features channels, in any canonical layout.
+
+        Returns:
+            [num_rows, out_features], x's dtype.
+        """
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Scale each row to unit root mean square: x / sqrt(mean(x^2) + eps) * weight, in float32.
+
+        Args:
+            x: [..., size], compute dtype; each last-dimension row is normed by itself.
+            weight: [size].
+            eps: added to the mean square.
+
+        Returns:
+            x's shape and dtype.
+
+        Source: Zhang and Sennrich 2019 (arXiv 1910.07467).
+        """
+
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Add a block's output to the residual stream and norm the sum.
+
+        Args:
+            x: [num_tokens, hidden_size], what the block gave.
+            residual: like `x`, the stream so far.
+            weight: [hidden_size].
+            eps: added to the mean square.
+
+        Returns:
+            The normed sum, and the sum itself (the new residual).
+        """
+
+    @abstractmethod
+    def rotary(self, query: Tensor, key: Tensor, positions: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
+        """Rotate query and key heads by their positions; channel i pairs with channel i + rotary_dim / 2.
+
+        Args:
+            query: [num_tokens, num_heads, head_dim], compute dtype.
+            key: [num_tokens, num_kv_heads, head_dim], compute dtype.
+            positions: [num_tokens] int64, each below the table's length.
+            table: cosines and sines; channels from its rotary_dim on are left as they are.
+
+        Returns:
+            The rotated query and key.
+
+        Source: RoFormer, Su et al. 2021 (arXiv 2104.09864).
+        """
+
+    @abstractmethod
+    def store_kv(self, key: Tensor, value: Tensor, kv_cache: LayerKVCache, slot_mapping: Tensor) -> None:
+        """Write each token's key and value into its slot, rounded to the cache's dtype.
+
+        Args:
+            key: [num_tokens, num_kv_heads, head_dim], compute dtype; `value` alike.
+            value: see `key`.
+            kv_cache: the layer's paged memory, written in place.
+            slot_mapping: [num_tokens] int64, block_id * block_size + offset; a token of slot -1 is skipped.
+        """
+
+    @abstractmethod
+    def paged_attention(
+        self,
+        query: Tensor,
+        kv_cache: LayerKVCache,
+        metadata: ForwardMetadata,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """Attend each scheduled token over its request's paged KV cache, decode rows and prefill chunks alike.
+
+        Keys and values are read as the cache stores them, those of this step too: `store_kv` comes first.
+
+        Args:
+            query: [num_tokens, num_heads, head_dim], compute dtype; head h reads KV head h // (num_heads /
+                num_kv_heads).
+            kv_cache: the layer's paged memory, any float dtype; slots that hold none of the request's tokens may
+                contain anything, NaN included.
+            metadata: block_tables, query_start_loc, seq_lens.
+            scale: logit multiplier, 1 / sqrt(head_dim).
+            sliding_window: keys a token sees, its own included; None: all before it.
+
+        Returns:
+            [num_tokens, num_heads, head_dim], query's dtype.
+
+        Source: PagedAttention, Kwon et al. 2023 (arXiv 2309.06180).
+        """
+
+    @abstractmethod
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """Gate one half by the other: silu(gate) * up, in float32.
+
+        Args:
+            gate_up: [num_tokens, 2 * intermediate_size], the gate first.
+
+        Returns:
+            [num_tokens, intermediate_size], gate_up's dtype.
+
+        Source: SwiGLU, Shazeer 2020 (arXiv 2002.05202).
+        """
+
+    @abstractmethod
+    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
+        """Copy whole KV blocks of one layer; all sources are read before any destination is written.
+
+        Args:
+            kv_cache: the layer's paged memory, written in place.
+            source: [num_copies] int64 block ids.
+            destination: [num_copies] int64 block ids, no two alike.
+        """
+
+    def attention_block(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        weights: AttentionWeights,
+        kv_cache: LayerKVCache,
+        metadata: ForwardMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """Run norm, projections, rotation, KV store, attention and output projection of one layer.
+
+        Args:
+            hidden: [num_tokens, hidden_size], the previous block's output, not yet added to the residual.
+            residual: like `hidden`; None at the first block, where `hidden` is the stream itself.
+            weights: the block's parameters and shape.
+            kv_cache: the layer's paged memory.
+            metadata: the step.
+
+        Returns:
+            This block's output, not yet added (a rank's partial sum, were the weights sharded), and the residual.
+        """
+        w = weights
+        x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
+        num_tokens, query_size, kv_size = x.shape[0], w.num_heads * w.head_dim, w.num_kv_heads * w.head_dim
+        query, key, value = self.linear(x, w.qkv).split((query_size, kv_size, kv_size), dim=1)
+        query = query.reshape(num_tokens, w.num_heads, w.head_dim)
+        key = key.reshape(num_tokens, w.num_kv_heads, w.head_dim)
+        value = value.reshape(num_tokens, w.num_kv_heads, w.head_dim)
+        if w.query_norm is not None and w.key_norm is not None:
+            query = self.rms_norm(query, w.query_norm, w.norm_eps)
+            key = self.rms_norm(key, w.key_norm, w.norm_eps)
+        query, key = self.rotary(query, key, metadata.positions, w.rotary)
+        self.store_kv(key, value, kv_cache, metadata.slot_mapping)
+        context = self.paged_attention(query, kv_cache, metadata, scale=w.scale, sliding_window=w.sliding_window)
+        return self.linear(context.reshape(num_tokens, query_size), w.output), residual
+
+    def mlp_block(self, hidden: Tensor, residual: Tensor | None, weights: MLPWeights) -> tuple[Tensor, Tensor]:
+        """Run norm, gate and up projection, SiLU gating and down projection of one layer.
+
+        Args:
+            hidden: [num_tokens, hidden_size], the previous block's output, not yet added to the residual.
+            residual: like `hidden`; None if `hidden` is the stream itself.
+            weights: the block's parameters.
+
+        Returns:
+            This block's output, not yet added, and the residual.
+        """
+        x, residual = self._norm(hidden, residual, weights.norm, weights.norm_eps)
+        return self.linear(self.silu_and_mul(self.linear(x, weights.gate_up)), weights.down), residual
+
+    def _norm(self, hidden: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        if residual is None:
+            return self.rms_norm(hidden, weight, eps), hidden
+        return self.add_rms_norm(hidden, residual, weight, eps)
+
+
+def select_ops(name: str) -> Ops:
+    """Return the backend of that name: the one place where a backend is chosen.
+
+    Args:
+        name: "reference" (plain torch, runs anywhere), or "auto": the fastest that this machine has.
+
+    Raises:
+        ConfigError: if there is no such backend.
+    """
+    # A backend may need a compiled extension or a GPU library: it is imported only when it is the one.
+    from .reference.reference_ops import ReferenceOps
+
+    if name in ("auto", "reference"):
+        return ReferenceOps()
+    raise ConfigError(f"kernels {name!r} are unknown: use auto or reference", param="kernels")

@@ -1,0 +1,70 @@
+"""The reference backend: plain torch on any device, and the oracle of every other backend's tests."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...batch.forward_metadata import ForwardMetadata
+from ...kv_cache_spec import LayerKVCache
+from ..layouts import LinearWeight, RotaryTable
+from ..ops import Ops
+from . import activation, attention, linear, normalization, rotary
+from . import kv_cache as kv
+from .attention_plan import AttentionPlan, plan_attention
+
+
+class ReferenceOps(Ops):
+    """Each op in a few lines of torch, with the order of every reduction fixed."""
+
+    name = "reference"
+
+    def __init__(self) -> None:
+        # All layers of a step attend by the same plan: those of the last step are kept.
+        self._planned_metadata: ForwardMetadata | None = None
+        self._plans: dict[tuple[int, int | None], AttentionPlan] = {}
+
+    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
+        return linear.embedding(input_ids, weight)
+
+    def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
+        return linear.linear(x, weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return normalization.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return normalization.add_rms_norm(x, residual, weight, eps)
+
+    def rotary(self, query: Tensor, key: Tensor, positions: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
+        return rotary.rotary(query, key, positions, table)
+
+    def store_kv(self, key: Tensor, value: Tensor, kv_cache: LayerKVCache, slot_mapping: Tensor) -> None:
+        kv.store_kv(key, value, kv_cache, slot_mapping)
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        kv_cache: LayerKVCache,
+        metadata: ForwardMetadata,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        heads_per_kv_head = query.shape[1] // kv_cache.key.shape[1]
+        return attention.paged_attention(
+            query, kv_cache, self._plan(metadata, heads_per_kv_head, sliding_window), scale
+        )
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.silu_and_mul(gate_up)
+
+    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
+        kv.copy_blocks(kv_cache, source, destination)
+
+    def _plan(self, metadata: ForwardMetadata, heads_per_kv_head: int, sliding_window: int | None) -> AttentionPlan:
+        if metadata is not self._planned_metadata:
+            self._planned_metadata, self._plans = metadata, {}
+        key = (heads_per_kv_head, sliding_window)
+        if key not in self._plans:
+            self._plans[key] = plan_attention(metadata, heads_per_kv_head, sliding_window)
+        return self._plans[key]

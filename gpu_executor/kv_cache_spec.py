@@ -1,0 +1,44 @@
+"""What a layer needs from the KV cache, before anybody allocates it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pagewire.checkpoint.model_config import LayerKind
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSpec:
+    """The KV cache of one layer. Layers with equal specs share block tables.
+
+    Attributes:
+        kind: FULL keeps every token; SLIDING reads only the last `sliding_window`.
+        num_kv_heads: key (and value) heads a token stores on this rank.
+        head_dim: channels of a head.
+        sliding_window: keys a token sees, its own included; None for FULL.
+    """
+
+    kind: LayerKind
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None = None
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Return the bytes that one token's key and value take in this layer."""
+        return 2 * self.num_kv_heads * self.head_dim * dtype.itemsize
+
+
+class LayerKVCache(NamedTuple):
+    """The paged memory of one layer.
+
+    Attributes:
+        key: [num_blocks, num_kv_heads, block_size, head_dim], KV dtype, contiguous.
+        value: like `key`.
+    """
+
+    key: Tensor
+    value: Tensor

@@ -1,0 +1,32 @@
+"""What every layer is built with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..kernels.ops import Ops
+from ..quantization.base import QuantMethod
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """Handed down from the model to its layers, so that none of them looks anything up.
+
+    Attributes:
+        ops: the kernels.
+        quant_method: how linear weights are stored.
+        dtype: compute dtype of weights and activations.
+        device: where they live.
+    """
+
+    ops: Ops
+    quant_method: QuantMethod
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self, *shape: int) -> Tensor:
+        """Allocate a parameter whose contents are undefined until it is loaded."""
+        return torch.empty(*shape, dtype=self.dtype, device=self.device)

@@ -1,0 +1,92 @@
+"""The vocabulary at both ends of the model: ids to vectors, vectors to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ..kernels.layouts import LinearWeight
+from ..quantization.base import LinearShape
+from .build_context import BuildContext
+from .weight_target import WeightTarget
+
+
+class VocabEmbedding:
+    """One row a token id. The rows may double as the output layer's.
+
+    Args:
+        name: canonical name of the module.
+        vocab_size: rows.
+        hidden_size: channels of a row.
+        context: ops, quantization method, dtype and device.
+    """
+
+    def __init__(self, name: str, vocab_size: int, hidden_size: int, context: BuildContext) -> None:
+        self._name = name
+        self._context = context
+        self._shape = LinearShape(vocab_size, hidden_size, has_bias=False)
+        self.weight = context.quant_method.create_weights(self._shape, dtype=context.dtype, device=context.device)
+
+    def weight_targets(self) -> Iterator[WeightTarget]:
+        """Yield what the checkpoint must hold for this layer."""
+        method, weight = self._context.quant_method, self.weight
+        yield WeightTarget(
+            name=f"{self._name}.weight",
+            shape=(self._shape.out_features, self._shape.in_features),
+            load=lambda tensor: method.load_rows(weight, 0, tensor),
+        )
+
+    def finish_loading(self) -> None:
+        """Bring the weight into the form that kernels want."""
+        self.weight = self._context.quant_method.finish_loading(self.weight)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Look up [num_tokens] int64 ids: [num_tokens, hidden_size]."""
+        return self._context.ops.embedding(input_ids, self.weight)
+
+
+class OutputLayer:
+    """The logits of each token id: a product with one row an id, the embedding's or its own.
+
+    Args:
+        name: canonical name of the module, if it has a weight of its own.
+        embedding: the input embedding.
+        tied: use the embedding's rows.
+        vocab_size: rows.
+        hidden_size: channels of a row.
+        context: ops, quantization method, dtype and device.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        embedding: VocabEmbedding,
+        *,
+        tied: bool,
+        vocab_size: int,
+        hidden_size: int,
+        context: BuildContext,
+    ) -> None:
+        self._context = context
+        self._tied = tied
+        self._rows = embedding if tied else VocabEmbedding(name, vocab_size, hidden_size, context)
+
+    @property
+    def weight(self) -> LinearWeight:
+        """The rows, wherever they belong."""
+        return self._rows.weight
+
+    def weight_targets(self) -> Iterator[WeightTarget]:
+        """Yield what the checkpoint must hold for this layer: nothing if it is tied."""
+        if not self._tied:
+            yield from self._rows.weight_targets()
+
+    def finish_loading(self) -> None:
+        """Bring a weight of its own into the form that kernels want."""
+        if not self._tied:
+            self._rows.finish_loading()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32."""
+        return self._context.quant_method.apply(self.weight, hidden, self._context.ops).float()

@@ -1,0 +1,91 @@
+"""Linear layers, whole or fused of several projections of the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..quantization.base import LinearShape
+from .build_context import BuildContext
+from .weight_target import WeightTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One projection of the checkpoint: the name of its module and its output channels."""
+
+    shard_id: str
+    out_features: int
+
+
+class FusedLinear:
+    """y = x W^T + b, where W stacks the rows of several projections that share their input.
+
+    One product over the stack is faster than one a projection. Each shard has its own tensors in the checkpoint, and
+    is loaded into its own rows.
+
+    Args:
+        prefix: canonical name of the module that holds the projections ("model.layers.0.self_attn").
+        shards: the projections, in the order of their rows.
+        in_features: channels of x.
+        has_bias: every shard has one, or none.
+        context: ops, quantization method, dtype and device.
+    """
+
+    def __init__(
+        self, prefix: str, shards: tuple[Shard, ...], in_features: int, *, has_bias: bool, context: BuildContext
+    ) -> None:
+        self.shards = shards
+        self._prefix = prefix
+        self._context = context
+        self._shape = LinearShape(sum(shard.out_features for shard in shards), in_features, has_bias)
+        self.weight = context.quant_method.create_weights(self._shape, dtype=context.dtype, device=context.device)
+
+    def weight_targets(self) -> Iterator[WeightTarget]:
+        """Yield what the checkpoint must hold for this layer."""
+        first_row = 0
+        for shard in self.shards:
+            yield from self._shard_targets(shard, first_row)
+            first_row += shard.out_features
+
+    def _shard_targets(self, shard: Shard, first_row: int) -> Iterator[WeightTarget]:
+        method, weight, name = self._context.quant_method, self.weight, f"{self._prefix}.{shard.shard_id}"
+        yield WeightTarget(
+            name=f"{name}.weight",
+            shape=(shard.out_features, self._shape.in_features),
+            load=lambda tensor: method.load_rows(weight, first_row, tensor),
+        )
+        if self._shape.has_bias:
+            yield WeightTarget(
+                name=f"{name}.bias",
+                shape=(shard.out_features,),
+                load=lambda tensor: method.load_bias(weight, first_row, tensor),
+            )
+
+    def finish_loading(self) -> None:
+        """Bring the weight into the form that kernels want."""
+        self.weight = self._context.quant_method.finish_loading(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply [num_rows, in_features] to [num_rows, out_features of all shards]."""
+        return self._context.quant_method.apply(self.weight, x, self._context.ops)
+
+
+class Linear(FusedLinear):
+    """y = x W^T + b, one projection of the checkpoint.
+
+    Args:
+        prefix: canonical name of the module that holds it.
+        name: its own name there.
+        out_features: channels of y.
+        in_features: channels of x.
+        has_bias: whether b is there.
+        context: ops, quantization method, dtype and device.
+    """
+
+    def __init__(
+        self, prefix: str, name: str, out_features: int, in_features: int, *, has_bias: bool, context: BuildContext
+    ) -> None:
+        super().__init__(prefix, (Shard(name, out_features),), in_features, has_bias=has_bias, context=context)

@@ -1,0 +1,30 @@
+"""What a layer expects from the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..formats.checkpoint_tensor import CheckpointTensor
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTarget:
+    """One tensor that must be in the checkpoint, and where it goes.
+
+    Attributes:
+        name: canonical name.
+        shape: what the configuration says it must be.
+        load: puts it into its place in the layer's parameters.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    load: Callable[[CheckpointTensor], None]
+
+
+def parameter_target(name: str, parameter: Tensor) -> WeightTarget:
+    """Return the target of a plain parameter that one checkpoint tensor fills."""
+    return WeightTarget(name=name, shape=tuple(parameter.shape), load=lambda tensor: tensor.copy_to(parameter))

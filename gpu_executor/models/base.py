@@ -1,0 +1,52 @@
+"""What every model offers to the runner and to the loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from ..batch.forward_metadata import ForwardMetadata
+from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..layers.weight_target import WeightTarget
+
+
+class Model(Protocol):
+    """A decoder that turns scheduled tokens into logits over a paged KV cache."""
+
+    def kv_cache_specs(self) -> list[KVCacheSpec]:
+        """Return the paged memory that each layer needs, in layer order."""
+        ...
+
+    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
+        """Run the scheduled tokens through all layers, writing their keys and values.
+
+        Args:
+            input_ids: [num_tokens] int64.
+            metadata: where each token sits.
+            kv_caches: one a layer, as `kv_cache_specs` asks.
+
+        Returns:
+            [num_tokens, hidden_size], compute dtype, after the final norm.
+        """
+        ...
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some rows of `forward`'s result.
+
+        Args:
+            hidden: [num_rows, hidden_size].
+
+        Returns:
+            [num_rows, vocab_size] float32.
+        """
+        ...
+
+    def weight_targets(self) -> Iterator[WeightTarget]:
+        """Yield every tensor that the checkpoint must hold."""
+        ...
+
+    def finish_loading(self) -> None:
+        """Bring loaded weights into the form that kernels want; called once, before the first `forward`."""
+        ...

@@ -1,0 +1,126 @@
+"""Llama: the dense decoder that most families are a variation of.
+
+    h = embed(ids)
+    h = h + attention(norm(h));  h = h + mlp(norm(h))        for each layer
+    logits = output(norm(h))
+
+The sums are delayed: each block takes the previous block's output and the residual stream apart, adds and norms them
+in one op, and hands its own output on the same way.
+
+Source: Touvron et al. 2023 (arXiv 2302.13971, arXiv 2307.09288); Dubey et al. 2024 (arXiv 2407.21783).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from pagewire.checkpoint.model_config import ModelConfig
+
+from ..batch.forward_metadata import ForwardMetadata
+from ..kernels.layouts import RotaryTable
+from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..layers.attention import Attention
+from ..layers.build_context import BuildContext
+from ..layers.embedding import OutputLayer, VocabEmbedding
+from ..layers.mlp import MLP
+from ..layers.rms_norm import RMSNorm
+from ..layers.rotary import build_rotary_table
+from ..layers.weight_target import WeightTarget
+
+
+class LlamaForCausalLM:
+    """Llama 1 to 3, and what shares its shape.
+
+    Args:
+        config: the checkpoint's facts.
+        context: ops, quantization method, dtype and device.
+        max_model_len: the longest context that will be served; the rotary table ends there.
+    """
+
+    def __init__(self, config: ModelConfig, context: BuildContext, max_model_len: int) -> None:
+        rotary = build_rotary_table(config, max_model_len, context.device)
+        self.embedding = VocabEmbedding("model.embed_tokens", config.vocab_size, config.hidden_size, context)
+        self.layers = [
+            DecoderLayer(self.build_attention(config, index, rotary, context), MLP(layer_name(index), config, context))
+            for index in range(config.num_layers)
+        ]
+        self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, context)
+        self.output = OutputLayer(
+            "lm_head",
+            self.embedding,
+            tied=config.tie_word_embeddings,
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            context=context,
+        )
+
+    def build_attention(
+        self, config: ModelConfig, layer_index: int, rotary: RotaryTable, context: BuildContext
+    ) -> Attention:
+        """Build one layer's attention: the place where families differ."""
+        return Attention(
+            layer_name(layer_index),
+            config,
+            layer_index,
+            rotary,
+            qkv_bias=config.qkv_bias,
+            output_bias=config.output_bias,
+            qk_norm=False,
+            context=context,
+        )
+
+    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
+        """See `Model.forward`."""
+        hidden, residual = self.embedding.forward(input_ids), None
+        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+            hidden, residual = layer.forward(hidden, residual, kv_cache, metadata)
+        assert residual is not None, "a model has at least one layer"
+        hidden, _ = self.norm.forward_add(hidden, residual)
+        return hidden
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """See `Model.compute_logits`."""
+        return self.output.forward(hidden)
+
+    def kv_cache_specs(self) -> list[KVCacheSpec]:
+        """See `Model.kv_cache_specs`."""
+        return [layer.attention.kv_cache_spec for layer in self.layers]
+
+    def weight_targets(self) -> Iterator[WeightTarget]:
+        """See `Model.weight_targets`."""
+        yield from self.embedding.weight_targets()
+        for layer in self.layers:
+            yield from layer.attention.weight_targets()
+            yield from layer.mlp.weight_targets()
+        yield from self.norm.weight_targets()
+        yield from self.output.weight_targets()
+
+    def finish_loading(self) -> None:
+        """See `Model.finish_loading`."""
+        self.embedding.finish_loading()
+        for layer in self.layers:
+            layer.attention.finish_loading()
+            layer.mlp.finish_loading()
+        self.output.finish_loading()
+
+
+class DecoderLayer:
+    """Attention, then the feed-forward block, each over the normed residual stream."""
+
+    def __init__(self, attention: Attention, mlp: MLP) -> None:
+        self.attention = attention
+        self.mlp = mlp
+
+    def forward(
+        self, hidden: Tensor, residual: Tensor | None, kv_cache: LayerKVCache, metadata: ForwardMetadata
+    ) -> tuple[Tensor, Tensor]:
+        """Run one layer: [num_tokens, hidden_size] each, the output and the stream that it is to be added to."""
+        hidden, residual = self.attention.forward(hidden, residual, kv_cache, metadata)
+        return self.mlp.forward(hidden, residual)
+
+
+def layer_name(layer_index: int) -> str:
+    """Return the canonical name of a decoder layer."""
+    return f"model.layers.{layer_index}"

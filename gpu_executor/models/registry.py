@@ -1,0 +1,49 @@
+"""Architecture name -> model."""
+
+from __future__ import annotations
+
+import torch
+
+from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.ipc.errors import ConfigError
+
+from ..kernels.ops import Ops
+from ..layers.build_context import BuildContext
+from ..quantization.select import select_quant_method
+from .base import Model
+from .llama import LlamaForCausalLM
+from .mistral import MistralForCausalLM
+from .qwen2 import Qwen2ForCausalLM
+from .qwen3 import Qwen3ForCausalLM
+
+_MODELS: dict[str, type[LlamaForCausalLM]] = {
+    "LlamaForCausalLM": LlamaForCausalLM,
+    "MistralForCausalLM": MistralForCausalLM,
+    "Qwen2ForCausalLM": Qwen2ForCausalLM,
+    "Qwen3ForCausalLM": Qwen3ForCausalLM,
+}
+
+
+def build_model(
+    config: ModelConfig, ops: Ops, *, dtype: torch.dtype, device: torch.device, max_model_len: int | None = None
+) -> Model:
+    """Build a model with undefined weights; `load_weights` fills them.
+
+    Args:
+        config: the checkpoint's facts.
+        ops: the kernels that its layers call.
+        dtype: compute dtype of weights and activations.
+        device: where it lives.
+        max_model_len: the longest context that will be served; None: the longest that the model was made for.
+
+    Raises:
+        ConfigError: if the architecture, its activation or its quantization is not supported.
+    """
+    model = _MODELS.get(config.architecture)
+    if model is None:
+        known = ", ".join(_MODELS)
+        raise ConfigError(f"{config.model_path}: architecture {config.architecture!r} is unknown; known are {known}")
+    if config.hidden_act != "silu":
+        raise ConfigError(f"{config.model_path}: activation {config.hidden_act!r} is unknown; known is silu")
+    context = BuildContext(ops=ops, quant_method=select_quant_method(config), dtype=dtype, device=device)
+    return model(config, context, max_model_len or config.max_position)
