@@ -132,7 +132,7 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     parallel: ParallelConfig = ParallelConfig()
-    log_level: LogLevel = "info"
+    log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
 
 
 class ServerConfig(_Config, frozen=True, kw_only=True):

@@ -1,0 +1,129 @@
+"""Flags that users of vLLM know and this engine does not take, each with what to tell them.
+
+A flag that is silently ignored costs its user an afternoon, and "unknown flag" reads like a typing error. So each
+has its line here, until a version builds it and it becomes a field of `pagewire.ipc.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+# Flag without dashes -> what it would do. These are to come.
+_NOT_YET: Mapping[str, str] = {
+    flag: what
+    for flags, what in (
+        ("quantization q", "it reads GGUF, and dense float32, float16 and bfloat16 checkpoints"),
+        ("tokenizer tokenizer-mode tokenizer-revision skip-tokenizer-init", "the tokenizer is the model's own"),
+        ("hf-overrides hf-config-path config-format", "the model's config is taken as it is"),
+        ("hf-token", "set HF_TOKEN in the environment"),
+        ("load-format model-loader-extra-config model-impl", "the format of the weights is found by looking"),
+        ("override-generation-config", "send the values with the requests"),
+        ("default-chat-template-kwargs", "send chat_template_kwargs with the requests"),
+        ("chat-template-content-format trust-request-chat-template response-role", "--chat-template sets the template"),
+        ("runner convert task", "it generates text, and does not embed, pool or score"),
+        ("logprobs-mode", "logprobs are those of the unfiltered distribution"),
+        ("enable-sleep-mode", "sleeping and waking"),
+        ("data-parallel-size dp api-server-count data-parallel-rank data-parallel-address data-parallel-rpc-port",
+         "one engine a command; start several behind a load balancer"),
+        ("enable-expert-parallel", "mixture-of-experts models"),
+        ("distributed-executor-backend nnodes node-rank master-addr master-port headless", "it runs on one device"),
+        ("speculative-config sc speculative-model num-speculative-tokens spec-method spec-model spec-tokens",
+         "speculative decoding"),
+        ("enable-lora max-loras max-lora-rank max-cpu-loras lora-modules lora-dtype fully-sharded-loras",
+         "LoRA adapters"),
+        ("enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server", "tool calls"),
+        ("reasoning-parser", "reasoning output"),
+        ("structured-outputs-config guided-decoding-backend", "structured output"),
+        ("limit-mm-per-prompt mm-processor-kwargs mm-encoder-tp-mode allowed-local-media-path interleave-mm-strings",
+         "images, audio and video"),
+        ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
+         "KV blocks and weights stay on the device"),
+        ("max-num-queued-reqs max-num-queued-tokens", "bounds of the waiting queue"),
+        ("shutdown-timeout", "draining on SIGTERM"),
+        ("enable-server-load-tracking enable-request-id-headers sse-keep-alive-interval max-log-len", "this output"),
+        ("enable-prompt-tokens-details enable-force-include-usage return-tokens-as-token-ids",
+         "requests ask for what they want in the answer"),
+        ("allowed-origins allowed-methods allowed-headers allow-credentials root-path middleware",
+         "put a reverse proxy in front"),
+        ("ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs", "put a reverse proxy with TLS in front"),
+        ("otlp-traces-endpoint collect-detailed-traces kv-cache-metrics cudagraph-metrics", "traces"),
+        ("long-prefill-token-threshold max-num-partial-prefills max-long-partial-prefills stream-interval watermark",
+         "the scheduler shares steps by --max-num-batched-tokens and --max-num-seqs"),
+        ("batch-invariant", "it needs a GPU; on a CPU answers never depend on the batch"),
+    )
+    for flag in flags.split()
+}  # fmt: skip
+
+# Flag -> why nobody needs it here. These are not to come.
+_NEEDLESS: Mapping[str, str] = {
+    "enable-chunked-prefill": "long prompts are always prefilled in chunks (--max-num-batched-tokens)",
+    "enforce-eager": "there is no graph capture to turn off",
+    "compilation-config": "nothing is compiled at start",
+    "cc": "nothing is compiled at start",
+    "O": "nothing is compiled at start",
+    "cudagraph-capture-sizes": "nothing is captured at start",
+    "max-cudagraph-capture-size": "nothing is captured at start",
+    "swap-space": "a preempted request is recomputed, mostly from the prefix cache",
+    "prefix-caching-hash-algo": "blocks are always found by a cryptographic digest",
+    "trust-remote-code": "code that comes with a checkpoint is never run",
+    "disable-log-requests": "requests are logged only with --enable-log-requests",
+    "disable-uvicorn-access-log": "there is no access log; --enable-log-requests turns a request log on",
+    "uvicorn-log-level": "use --log-level",
+    "disable-fastapi-docs": "there are no such pages",
+    "disable-frontend-multiprocessing": "the frontend and the engine core are always processes of their own",
+    "disable-custom-all-reduce": "it runs on one device",
+    "use-v2-block-manager": "there is one block manager",
+    "performance-mode": "use --max-num-seqs and --max-num-batched-tokens",
+}
+
+_COMMANDS_NOT_YET = ("bench", "chat", "complete", "run-batch", "collect-env", "launch")
+
+# Field -> word -> what to say of it; see Choice.
+REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
+    "kv_cache_dtype": dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "int8"), "8-bit KV is not built"),
+    "device": dict.fromkeys(("cuda", "gpu", "rocm", "xpu", "mps", "tpu", "hpu"), "this version computes on CPUs"),
+    "kernels": {"cpu": "compiled CPU kernels", "triton": "GPU kernels"},
+}
+
+# Field -> other spelling -> the word that the config has.
+CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
+    "dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
+    "kv_cache_dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
+    "log_level": {"warn": "warning"},
+}
+
+
+def explain_unknown_flag(flag: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """Return one line on a flag that the command does not have.
+
+    Args:
+        flag: as it was typed, with its dashes; underscores count as dashes.
+        known: the command's own flags, for a guess at what was meant.
+        elsewhere: flags of other commands, to the command that has them.
+    """
+    dashed = flag.partition("=")[0].replace("_", "-")
+    name = dashed.lstrip("-").partition(".")[0]  # --compilation-config.level is a part of --compilation-config
+    shown = dashed if dashed.startswith("-") else f"--{dashed}"
+    for candidate in (name, name.removeprefix("no-"), name[:1] if shown.startswith("-O") else name):
+        if candidate in _NEEDLESS:
+            return f"{shown} is not needed: {_NEEDLESS[candidate]}. Leave it out."
+        if candidate in _NOT_YET:
+            return f"{shown} is not supported yet: {_NOT_YET[candidate]}."
+        if f"--{candidate}" in elsewhere:
+            return f"{shown} is a flag of `{elsewhere[f'--{candidate}']}`."
+    return f"unknown flag {shown}{_guess(shown, known)}"
+
+
+def explain_unknown_command(name: str, known: Iterable[str]) -> str:
+    """Return one line on a command that there is not."""
+    if name in _COMMANDS_NOT_YET:
+        return f"the command {name} is not supported yet."
+    names = list(known)
+    guess = _guess(name, names)
+    return f"unknown command {name!r}{guess}" + ("" if guess != "." else f" There are: {', '.join(sorted(names))}.")
+
+
+def _guess(word: str, known: Iterable[str]) -> str:
+    matches = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {matches[0]}?" if matches else "."
