@@ -119,6 +119,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vocab_size: token ids below it are valid.
         startup: (phase, seconds) in the order of the start.
         memory: one line with the whole memory budget.
+        seed: from it clients derive the seeds of requests that bring none; None: they draw random ones.
     """
 
     model: str
@@ -140,6 +141,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     enable_prefix_caching: bool
     startup: tuple[tuple[str, float], ...] = ()
     memory: str = ""
+    seed: int | None = None
 
 
 class Ready(Message, frozen=True, kw_only=True):

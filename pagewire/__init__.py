@@ -1,1 +1,84 @@
-"""pagewire: an event-driven actor engine that serves large language models."""
+"""pagewire: an event-driven actor engine that serves large language models.
+
+The public names are imported on first use, so that `import pagewire` costs milliseconds and no process loads more
+than it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from .version import __version__
+
+if TYPE_CHECKING:
+    from pagewire.frontend.engine_client import AsyncEngineClient
+    from pagewire.frontend.llm import LLM
+    from pagewire.frontend.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from pagewire.frontend.sync_client import EngineClient
+    from pagewire.ipc.errors import (
+        ConfigError,
+        ContextTooLong,
+        EngineDead,
+        EngineError,
+        ExecutorDied,
+        InvalidRequest,
+        MachineError,
+        NotFound,
+        Overloaded,
+        PagewireError,
+        ProtocolError,
+        RequestError,
+        StartError,
+    )
+    from pagewire.ipc.sampling_params import SamplingParams
+
+__all__ = [
+    "LLM",
+    "AsyncEngineClient",
+    "CompletionOutput",
+    "ConfigError",
+    "ContextTooLong",
+    "EngineClient",
+    "EngineDead",
+    "EngineError",
+    "ExecutorDied",
+    "InvalidRequest",
+    "Logprob",
+    "MachineError",
+    "NotFound",
+    "Overloaded",
+    "PagewireError",
+    "ProtocolError",
+    "RequestError",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "StartError",
+    "__version__",
+]
+
+_MODULES = {
+    "pagewire.frontend.engine_client": ("AsyncEngineClient",),
+    "pagewire.frontend.llm": ("LLM",),
+    "pagewire.frontend.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
+    "pagewire.frontend.sync_client": ("EngineClient",),
+    "pagewire.ipc.errors": (
+        "ConfigError", "ContextTooLong", "EngineDead", "EngineError", "ExecutorDied", "InvalidRequest", "MachineError",
+        "NotFound", "Overloaded", "PagewireError", "ProtocolError", "RequestError", "StartError",
+    ),
+    "pagewire.ipc.sampling_params": ("SamplingParams",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'pagewire' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,434 @@
+"""`AsyncEngineClient`: attach to an engine core and ask it for tokens; needs only pyzmq and msgspec.
+
+    client = await AsyncEngineClient.connect("ipc:///tmp/pagewire.sock")
+    async with client.generate([1, 2, 3], SamplingParams(max_tokens=8)) as stream:
+        async for delta in stream:
+            print(delta.token_ids)
+
+It speaks token ids. Text options need a tokenizer and are refused by name; `TextGenerator` turns them into ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import operator
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import zmq.asyncio
+
+from pagewire.ipc.channels import CoreConnection
+from pagewire.ipc.codec import PROTOCOL_VERSION, client_messages, encode
+from pagewire.ipc.endpoints import check_address
+from pagewire.ipc.errors import EngineDead, EngineError, ErrorInfo, InvalidRequest, PagewireError, ProtocolError
+from pagewire.ipc.outputs import CoreMessage, EngineInfo, Goodbye, Ready, StepOutputs, StepStats, UtilityResult
+from pagewire.ipc.requests import (
+    AbortRequests,
+    AddRequest,
+    CallUtility,
+    ClientMessage,
+    GenerateTask,
+    Hello,
+    Ping,
+    TokenInputs,
+)
+from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, SamplingParams, resolve_sampling
+from pagewire.ipc.validation import RequestLimits, validate_request
+
+from .token_stream import Mailbox, TokenStream
+
+PING_INTERVAL_S = 0.25
+SILENCE_LIMIT_S = 10.0  # a loaded machine may hold the core up for seconds; a dead process is noticed by its parent
+
+
+class AsyncEngineClient:
+    """A connection to one engine core, on one asyncio event loop. Make it with `connect`, end it with `aclose`.
+
+    Attributes:
+        address: where the core listens.
+        info: what the core serves and its limits.
+        core_epoch: which life of the core this is.
+        stats: the core's state at the last step that concerned this client; None before the first.
+    """
+
+    def __init__(
+        self,
+        connection: CoreConnection,
+        context: zmq.asyncio.Context,
+        ready: Ready,
+        *,
+        address: str,
+        ping_interval_s: float,
+        silence_limit_s: float,
+    ) -> None:
+        self.address = address
+        self.info: EngineInfo = ready.info
+        self.core_epoch = ready.core_epoch
+        self.stats: StepStats | None = None
+        self._connection = connection
+        self._context = context
+        self._limits = RequestLimits(
+            max_model_len=self.info.max_model_len,
+            vocab_size=self.info.vocab_size,
+            max_logprobs=self.info.max_logprobs,
+            has_priorities=self.info.scheduling_policy == "priority",
+            max_num_seqs=self.info.max_num_seqs,
+        )
+        self._seeds = random.SystemRandom() if self.info.seed is None else random.Random(self.info.seed)  # noqa: S311 - draws, not secrets
+        self._ping_interval_s = ping_interval_s
+        self._max_silent_pings = max(1, round(silence_limit_s / ping_interval_s))
+        self._num_silent_pings = 0
+        self._next_id = 1
+        self._live: dict[int, Mailbox] = {}
+        self._has_live = asyncio.Event()
+        self._calls: dict[int, asyncio.Future[UtilityResult]] = {}
+        self._stats_listeners: list[Callable[[StepStats], None]] = []
+        # Holds at most what the live requests account for: their AddRequests, their aborts and one Ping.
+        self._outbox: deque[ClientMessage] = deque()
+        self._has_outgoing = asyncio.Event()
+        self._death: ErrorInfo | None = None
+        self._tasks = [asyncio.create_task(run()) for run in (self._receive, self._send, self._keep_alive)]
+        for task in self._tasks:
+            task.add_done_callback(self._on_task_end)
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        name: str = "",
+        timeout_s: float | None = 10.0,
+        ping_interval_s: float = PING_INTERVAL_S,
+        silence_limit_s: float = SILENCE_LIMIT_S,
+    ) -> AsyncEngineClient:
+        """Attach to the core that listens on `address`.
+
+        Args:
+            address: ipc:///path/to.sock or tcp://host:port.
+            name: says in the engine's log who this is.
+            timeout_s: how long to wait for the core, which answers when its model is loaded; None waits for good.
+            ping_interval_s: time between signs of life while requests are live.
+            silence_limit_s: a core that says nothing for so long while requests are live is taken for dead.
+
+        Raises:
+            EngineDead: nothing answers there.
+            ProtocolError: the core speaks another version.
+            PagewireError: what else the core refuses this client for.
+            ConfigError: the address is malformed.
+        """
+        check_address(address)
+        with contextlib.ExitStack() as on_failure:
+            context = zmq.asyncio.Context()
+            on_failure.callback(context.term)
+            connection = CoreConnection(context, address)
+            on_failure.callback(connection.close)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    ready = await _shake_hands(connection, name)
+            except TimeoutError:
+                raise EngineDead(
+                    f"No engine answered at {address} within {timeout_s:g} s. Check the address and that an engine "
+                    f"runs there (`pagewire engine --listen {address}`); if it is still loading its model, wait longer "
+                    "(timeout_s)."
+                ) from None
+            on_failure.pop_all()
+        return cls(
+            connection,
+            context,
+            ready,
+            address=address,
+            ping_interval_s=ping_interval_s,
+            silence_limit_s=silence_limit_s,
+        )
+
+    def resolve(self, params: SamplingParams, *, bad_words_token_ids: Sequence[Sequence[int]] = ()) -> GenerateTask:
+        """Turn what a user asked into the engine's terms: a concrete seed, end tokens, token ids only.
+
+        The text options of `params` are the caller's: they must have been turned into ids, or be watched in the text.
+        """
+        return GenerateTask(
+            sampling=resolve_sampling(
+                params,
+                seed=self._seeds.randint(INT64_MIN, INT64_MAX),
+                eos_token_ids=self.info.eos_token_ids,
+                bad_words_token_ids=bad_words_token_ids,
+            ),
+            n=params.n,
+            max_tokens=params.max_tokens,
+            eos_token_ids=[] if params.ignore_eos else list(self.info.eos_token_ids),
+            stop_token_ids=list(dict.fromkeys(params.stop_token_ids)),
+        )
+
+    def make_request(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams | GenerateTask,
+        *,
+        label: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AddRequest:
+        """Build a request that the engine will take, without sending it.
+
+        Args:
+            prompt_token_ids: the prompt.
+            params: how to draw; a `GenerateTask` goes as it is.
+            label: the user's own id for the request, for logs alone.
+            priority: lower runs first, under the priority policy.
+            cache_salt: requests of different salts share no cached blocks.
+
+        Raises:
+            InvalidRequest: a value is malformed, out of range, or a text option.
+        """
+        if isinstance(params, SamplingParams):
+            _refuse_text_options(params)
+            params = self.resolve(params)
+        try:
+            token_ids = list(map(operator.index, prompt_token_ids))
+        except TypeError as exc:
+            raise InvalidRequest(f"The prompt must be a list of token ids: {exc}.", param="prompt") from exc
+        request = AddRequest(
+            request_id=self._next_id,
+            label=label,
+            inputs=TokenInputs(prompt_token_ids=token_ids),
+            task=params,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        self._next_id += 1
+        _check_types(request)
+        validate_request(request, self._limits)
+        return request
+
+    def submit(self, request: AddRequest) -> TokenStream:
+        """Send a request of `make_request`, once.
+
+        Raises:
+            EngineDead: the core is gone.
+        """
+        self._check_alive()
+        mailbox = Mailbox(request, self._post, self._forget)
+        self._live[request.request_id] = mailbox
+        self._has_live.set()
+        self._post(request)
+        return TokenStream(mailbox)
+
+    def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams | GenerateTask,
+        *,
+        label: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> TokenStream:
+        """Ask for tokens: `make_request` and `submit` in one."""
+        return self.submit(
+            self.make_request(prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt)
+        )
+
+    def abort(self, request_ids: Sequence[int]) -> None:
+        """End requests. Their streams finish with reason abort; ids that are not live are passed over."""
+        live = [request_id for request_id in request_ids if request_id in self._live]
+        if live:
+            self._post(AbortRequests(request_ids=live))
+
+    async def call_utility(
+        self, method: str, *args: int | float | str | bool | None, timeout_s: float | None = 30.0
+    ) -> Any:  # Any: each utility documents its result
+        """Call a utility of the core, see `pagewire.engine_core.utilities`.
+
+        Raises:
+            PagewireError: what the utility answered, or that the core is gone or gave no answer in time.
+        """
+        self._check_alive()
+        call_id = self._next_id
+        self._next_id += 1
+        answer: asyncio.Future[UtilityResult] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = answer
+        self._post(CallUtility(call_id=call_id, method=method, args=list(args)))
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await answer
+        except TimeoutError:
+            raise EngineError(
+                f"The engine at {self.address} gave no answer to {method} within {timeout_s:g} s."
+            ) from None
+        finally:
+            del self._calls[call_id]
+        if result.error is not None:
+            raise PagewireError.from_info(result.error)
+        return result.result
+
+    def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
+        """Have `listener` called with the core's stats after each step that concerns this client."""
+        self._stats_listeners.append(listener)
+
+    @property
+    def num_live_requests(self) -> int:
+        """Requests whose end is still to come."""
+        return len(self._live)
+
+    @property
+    def death(self) -> PagewireError | None:
+        """Why the core is gone; None while it is there."""
+        return None if self._death is None else PagewireError.from_info(self._death)
+
+    def mark_dead(self, error: PagewireError) -> None:
+        """Fail all that is live and all that comes, as the core is gone; for those who see its process end."""
+        if self._death is not None:
+            return
+        self._death = error.to_info()
+        self._outbox.clear()
+        for mailbox in list(self._live.values()):
+            mailbox.fail(self._death)
+        for call_id, answer in self._calls.items():
+            if not answer.done():
+                answer.set_result(UtilityResult(call_id=call_id, error=self._death))
+
+    async def aclose(self) -> None:
+        """Leave the engine; live requests fail here and are aborted there. Closing twice is fine."""
+        self.mark_dead(EngineDead("This client was closed."))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._context.closed:
+            self._connection.close()
+            self._context.term()
+
+    async def __aenter__(self) -> AsyncEngineClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise PagewireError.from_info(self._death)
+
+    def _post(self, message: ClientMessage) -> None:
+        if self._death is None:
+            self._outbox.append(message)
+            self._has_outgoing.set()
+
+    def _forget(self, request_id: int) -> None:
+        del self._live[request_id]
+
+    async def _send(self) -> None:
+        while True:
+            while self._outbox:
+                await self._connection.send(self._outbox.popleft())
+            self._has_outgoing.clear()
+            await self._has_outgoing.wait()
+
+    async def _receive(self) -> None:
+        while self._death is None:
+            message = await self._connection.recv()
+            self._num_silent_pings = 0
+            self._take(message)
+
+    async def _keep_alive(self) -> None:
+        while self._death is None:
+            await self._has_live.wait()
+            self._num_silent_pings = 0
+            while self._live:
+                if self._num_silent_pings >= self._max_silent_pings:
+                    silent_s = self._num_silent_pings * self._ping_interval_s
+                    self.mark_dead(EngineDead(f"The engine at {self.address} has not answered for {silent_s:g} s."))
+                    return
+                # Counted in turns of this loop, not by the clock: if this process was held up, so was its reading.
+                self._num_silent_pings += 1
+                if not self._outbox:
+                    self._post(Ping())
+                await asyncio.sleep(self._ping_interval_s)
+            self._has_live.clear()
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, PagewireError):
+            self.mark_dead(error)
+        elif error is not None:
+            self.mark_dead(EngineDead(f"The connection to the engine at {self.address} failed: {error!r}."))
+
+    def _take(self, message: CoreMessage) -> None:
+        match message:
+            case StepOutputs():
+                self._take_outputs(message)
+            case UtilityResult():
+                answer = self._calls.get(message.call_id)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+            case Goodbye():
+                self.mark_dead(PagewireError.from_info(message.error))
+            case Ping() | Ready():
+                pass
+
+    def _take_outputs(self, outputs: StepOutputs) -> None:
+        # Requests that are not live here were closed by their reader; the core learns of it by the abort under way.
+        live = self._live
+        for request_id in outputs.accepted:
+            if request_id in live:
+                live[request_id].put_accepted()
+        for start in outputs.starts:
+            if start.request_id in live:
+                live[start.request_id].put_start(start)
+        for delta in outputs.deltas:
+            if delta.request_id in live:
+                live[delta.request_id].put_delta(delta)
+        for end in outputs.ends:
+            if end.request_id in live:
+                live[end.request_id].put_end(end)
+        if outputs.stats is not None:
+            self.stats = outputs.stats
+            for listener in self._stats_listeners:
+                listener(outputs.stats)
+
+
+async def _shake_hands(connection: CoreConnection, name: str) -> Ready:
+    await connection.send(Hello(protocol_version=PROTOCOL_VERSION, client_name=name))
+    while True:
+        match await connection.recv():
+            case Ready() as ready:
+                if ready.protocol_version != PROTOCOL_VERSION:
+                    raise ProtocolError(
+                        f"The engine speaks protocol version {ready.protocol_version}, this client version "
+                        f"{PROTOCOL_VERSION}; update the older of the two."
+                    )
+                return ready
+            case Goodbye(error=error):
+                raise PagewireError.from_info(error)
+            case _:  # nothing else concerns a client that is not attached yet
+                continue
+
+
+def _refuse_text_options(params: SamplingParams) -> None:
+    asked = {
+        "stop": bool(params.stop_strings),
+        "bad_words": bool(params.bad_words),
+        "include_stop_str_in_output": params.include_stop_str_in_output,
+        "skip_special_tokens": not params.skip_special_tokens,
+        "spaces_between_special_tokens": not params.spaces_between_special_tokens,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise InvalidRequest(
+                f"{name} is about text, and this client has no tokenizer; use TextGenerator or LLM, or give token ids "
+                "(stop_token_ids, a GenerateTask with bad_words_token_ids).",
+                param=name,
+            )
+
+
+def _check_types(request: AddRequest) -> None:
+    # Structs don't check types when they are made, and the core would drop a client that sends what it can't read.
+    try:
+        client_messages.decode(encode(request))
+    except (ProtocolError, TypeError, OverflowError) as exc:
+        raise InvalidRequest(f"The request has a value of a wrong type: {exc}.") from exc

@@ -1,0 +1,209 @@
+"""The tokens of one request on their way from the socket to whoever reads them.
+
+The receive loop puts what arrives into a `Mailbox`; the reader holds a `TokenStream`. Between them at most one event a
+child waits: a reader that falls behind finds its tokens merged, so that no queue grows with the steps it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+
+from pagewire.ipc.errors import ErrorInfo, PagewireError, ProtocolError
+from pagewire.ipc.outputs import FinishReason, RequestEnd, RequestStart, TokenDelta
+from pagewire.ipc.requests import AbortRequests, AddRequest
+
+from .journal import JournalEntry
+
+
+class Mailbox:
+    """The client's side of a request: what came and was not read yet.
+
+    Args:
+        request: as it was sent.
+        post: sends an abort.
+        forget: takes the request off the client's list of live ones; called once.
+    """
+
+    def __init__(
+        self, request: AddRequest, post: Callable[[AbortRequests], None], forget: Callable[[int], None]
+    ) -> None:
+        self.entry = JournalEntry(request)
+        self.start: RequestStart | None = None
+        self.end: RequestEnd | None = None
+        self.is_accepted = False
+        self._pending: dict[int, TokenDelta] = {}
+        self._changed = asyncio.Event()
+        self._post = post
+        self._forget = forget
+
+    def put_accepted(self) -> None:
+        """The core took the request."""
+        self.is_accepted = True
+        self._changed.set()
+
+    def put_start(self, start: RequestStart) -> None:
+        """The prefill is complete."""
+        self.is_accepted = True
+        if self.start is None:  # a resumed request starts again; the first report stays
+            self.start = start
+        self._changed.set()
+
+    def put_delta(self, delta: TokenDelta) -> None:
+        """New tokens of a child. What was received before is dropped; a gap fails the request."""
+        try:
+            new = self.entry.record(delta)
+        except ProtocolError as exc:
+            self._post(AbortRequests(request_ids=[delta.request_id]))
+            self.put_end(RequestEnd(request_id=delta.request_id, error=exc.to_info()))
+            return
+        if new is not None:
+            self._add(new)
+
+    def put_end(self, end: RequestEnd) -> None:
+        """The terminal message. Children that it leaves without a last delta were aborted."""
+        assert self.end is None
+        if end.error is None:
+            for child in sorted(self.entry.living_children):
+                self._add(TokenDelta(request_id=end.request_id, child=child, finish_reason=FinishReason.ABORT))
+        self._finish(end)
+
+    def fail(self, error: ErrorInfo) -> None:
+        """End the request because its engine is gone."""
+        self.put_end(RequestEnd(request_id=self.entry.request.request_id, error=error))
+
+    def end_child(self, child: int) -> None:
+        """The reader wants no more of this child; after the last one the request is over for this side."""
+        self._pending.pop(child, None)
+        if self.end is not None or child not in self.entry.living_children:
+            return
+        request_id = self.entry.request.request_id
+        self.entry.living_children.discard(child)
+        self._post(AbortRequests(children=[(request_id, child)]))
+        if not self.entry.living_children:
+            self._finish(RequestEnd(request_id=request_id))
+
+    def close(self) -> None:
+        """The reader went away: abort what still runs. Closing twice is fine."""
+        self._pending.clear()
+        if self.end is None:
+            request_id = self.entry.request.request_id
+            self._post(AbortRequests(request_ids=[request_id]))
+            self._finish(RequestEnd(request_id=request_id))
+
+    def take(self) -> TokenDelta | None:
+        """Return the event that waits longest, None if none waits."""
+        if not self._pending:
+            return None
+        return self._pending.pop(next(iter(self._pending)))
+
+    async def wait(self) -> None:
+        """Return after the next change."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _add(self, delta: TokenDelta) -> None:
+        self.is_accepted = True
+        waiting = self._pending.get(delta.child)
+        self._pending[delta.child] = delta if waiting is None else _merge(waiting, delta)
+        self._changed.set()
+
+    def _finish(self, end: RequestEnd) -> None:
+        self.end = end
+        self._forget(end.request_id)
+        self._changed.set()
+
+
+class TokenStream:
+    """The answer to one request: `TokenDelta` after `TokenDelta`, several children mixed.
+
+    Iterate it with `async for`; it ends after the last child's last delta, or raises what the request failed of.
+    Leaving it early aborts the request: by `close`, at the end of `async with`, or when the stream is dropped. A
+    cancelled `__anext__` loses nothing; iteration may go on after it. One reader at a time.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def request(self) -> AddRequest:
+        """The request as it was sent."""
+        return self._mailbox.entry.request
+
+    @property
+    def start(self) -> RequestStart | None:
+        """Facts of the prefill (cached tokens, time in the queue, prompt logprobs); there from the first token on."""
+        return self._mailbox.start
+
+    @property
+    def end(self) -> RequestEnd | None:
+        """The terminal message, once it came."""
+        return self._mailbox.end
+
+    async def accepted(self) -> None:
+        """Wait until the engine took the request.
+
+        Raises:
+            PagewireError: it was refused, or failed before it was taken.
+        """
+        mailbox = self._mailbox
+        while not mailbox.is_accepted:
+            if mailbox.end is not None:
+                _raise_error_of(mailbox.end)
+                return
+            await mailbox.wait()
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> TokenDelta:
+        mailbox = self._mailbox
+        while (delta := mailbox.take()) is None:
+            if mailbox.end is not None:
+                _raise_error_of(mailbox.end)
+                raise StopAsyncIteration
+            await mailbox.wait()
+        return delta
+
+    def end_child(self, child: int) -> None:
+        """Take no more tokens of one child, as a stop string in its text ended it; the others go on."""
+        self._mailbox.end_child(child)
+
+    def close(self) -> None:
+        """Abort the request if it still runs. Call it on the event loop's thread."""
+        self._mailbox.close()
+
+    async def aclose(self) -> None:
+        """The same, for `contextlib.aclosing`."""
+        self.close()
+
+    async def __aenter__(self) -> TokenStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Dropped without close, on whatever thread: a loop left by `break`, a cancelled task.
+        if self._mailbox.end is None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._mailbox.close)
+
+
+def _merge(earlier: TokenDelta, later: TokenDelta) -> TokenDelta:
+    # The lists came with the message and belong to this side alone, so growing one in place is safe and linear.
+    earlier.token_ids.extend(later.token_ids)
+    earlier.logprobs.extend(later.logprobs)
+    if later.finish_reason is None:
+        return earlier
+    return msgspec.structs.replace(earlier, finish_reason=later.finish_reason, stop_reason=later.stop_reason)
+
+
+def _raise_error_of(end: RequestEnd) -> None:
+    if end.error is not None:
+        raise PagewireError.from_info(end.error)
