@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 from .ggml_types import GGMLType

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 from .json_reader import JSONReader, read_json_object

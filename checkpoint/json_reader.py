@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 

@@ -7,6 +7,7 @@ keys), and `rope_parameters`, which also holds `rope_theta`. All end in the same
 from __future__ import annotations
 
 import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 from .json_reader import JSONReader

