@@ -13,8 +13,8 @@ from pagewire.ipc.errors import ConfigError
 from .ggml_types import GGMLType
 from .gguf_file import GGUFFile
 from .gguf_header import GGUFArray, ValueType
+from .hugging_face.rope_config import scaled_max_position
 from .model_config import LayerKind, ModelConfig, RopeScaling
-from .rope_config import scaled_max_position
 
 # Mistral files carry the architecture "llama" too: the layers are the same, a window is metadata.
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

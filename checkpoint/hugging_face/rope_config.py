@@ -10,8 +10,8 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from .json_reader import JSONReader
-from .model_config import RopeScaling
+from ..json_reader import JSONReader
+from ..model_config import RopeScaling
 
 ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn")
 _DEFAULT_THETA = 10_000.0  # where a configuration states none, in every family

@@ -16,7 +16,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from .json_reader import read_json_object
+from ..json_reader import read_json_object
 from .repo_files import INDEX_FILE, choose_gguf, companion_files, group_gguf, pickle_files, safetensors_files
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from .json_reader import read_json_object
+from ..json_reader import read_json_object
 
 
 class _AddedToken(msgspec.Struct):

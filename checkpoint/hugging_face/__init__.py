@@ -1,0 +1,1 @@
+"""Hugging Face directories: ModelConfig out of config.json and its companions."""
