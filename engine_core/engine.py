@@ -1,0 +1,255 @@
+"""The engine core's whole state behind one door: messages in, steps and outputs out, no I/O and no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain
+
+from pagewire.ipc.channels import ClientId
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, ProtocolError, RequestError
+from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, UtilityResult
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
+from pagewire.ipc.steps import ExecuteStep, StepResult
+from pagewire.ipc.validation import RequestLimits, validate_request
+
+from .failed_rows import void_readers
+from .kv.cache_manager import CacheManager
+from .outbox import Outbox
+from .output_processor import OutputProcessor
+from .request import ChildStatus, Request
+from .scheduler import ScheduledChild, Scheduler, SchedulerOutput
+from .step_builder import StepBuilder
+from .utilities import Utilities
+
+
+@dataclass(frozen=True, slots=True)
+class _StepInFlight:
+    step_id: int
+    scheduled: list[ScheduledChild]
+
+
+class Engine:
+    """Requests, scheduler and KV accounting as one state machine.
+
+    Time and results are given to it, so that a trace of calls replays exactly. The loop around it owns the sockets.
+
+    Args:
+        config: as the engine was started.
+        num_blocks: KV blocks that every executor allocates.
+        limits: bounds of a valid request; its max_model_len was settled by `fit_max_model_len`, so that any request
+            can finish alone.
+        executor_epoch: goes into every step; results of another epoch are dropped.
+    """
+
+    def __init__(self, config: EngineConfig, *, num_blocks: int, limits: RequestLimits, executor_epoch: int) -> None:
+        self._limits = limits
+        self._executor_epoch = executor_epoch
+        self._has_priority = config.scheduler.scheduling_policy == "priority"
+        self._max_steps_in_flight = 2 if config.scheduler.async_scheduling else 1
+        self._cache = CacheManager(
+            num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching
+        )
+        self._scheduler = Scheduler(config.scheduler, self._cache)
+        self._outbox = Outbox()
+        self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox)
+        self._step_builder = StepBuilder(executor_epoch)
+        self._utilities = Utilities(
+            self._cache, self._processor, stats=lambda: self.stats, check_invariants=self.check_invariants
+        )
+        self._in_flight: deque[_StepInFlight] = deque()
+        self._has_news = False  # whether anything happened since nothing could be scheduled
+        self._num_requests = 0
+        self._num_steps = 0
+        self._num_scheduled_tokens = 0
+        self._step_s = 0.0
+
+    def add_request(self, client: ClientId, request: AddRequest, now: float) -> None:
+        """Accept a request, or refuse it; either is told with the next outputs.
+
+        Args:
+            client: who asks; its request ids are its own.
+            request: as it came from the wire, not checked yet.
+            now: seconds on the loop's monotonic clock.
+        """
+        try:
+            validate_request(request, self._limits)
+            if (client, request.request_id) in self._processor.requests:
+                raise InvalidRequest(
+                    f"request_id {request.request_id} is in use on this connection; give each request its own.",
+                    param="request_id",
+                )
+        except RequestError as exc:
+            self._outbox.refuse(client, request.request_id, exc.to_info())
+            return
+        self._num_requests += 1
+        accepted = Request(
+            client,
+            request,
+            arrival=self._num_requests,
+            now=now,
+            max_model_len=self._limits.max_model_len,
+            has_priority=self._has_priority,
+        )
+        self._cache.prepare(accepted)
+        self._processor.accept(accepted)
+        self._has_news = True
+
+    def abort(self, client: ClientId, message: AbortRequests, now: float) -> None:
+        """End requests or single children; ids that are unknown or ended are passed over."""
+        del now  # every message comes with its time; an abort needs none
+        for request_id in message.request_ids:
+            request = self._processor.requests.get((client, request_id))
+            if request is not None:
+                self._processor.end_early(request, FinishReason.ABORT)
+        for request_id, child in message.children:
+            request = self._processor.requests.get((client, request_id))
+            if request is not None:
+                self._processor.stop_child(request, child)
+        self._has_news = True
+
+    def abort_client(self, client: ClientId) -> None:
+        """End all requests of a client that went away, without telling it."""
+        for request in [r for r in self._processor.requests.values() if r.client == client]:
+            self._processor.end_early(request, FinishReason.ABORT)
+        self._outbox.drop_client(client)
+        self._has_news = True
+
+    def has_work(self) -> bool:
+        """Whether anything waits, runs or is in flight."""
+        return bool(self._processor.requests or self._in_flight)
+
+    def live_clients(self) -> set[ClientId]:
+        """Return the clients that wait for a `RequestEnd`."""
+        return {client for client, _ in self._processor.requests}
+
+    def can_schedule(self) -> bool:
+        """Whether `schedule` is worth a call: room for a step in flight, and something that may be able to run."""
+        return self._has_news and len(self._in_flight) < self._max_steps_in_flight and bool(self._processor.requests)
+
+    def schedule(self, now: float) -> ExecuteStep | None:
+        """Decide the next step and count it as in flight.
+
+        Args:
+            now: seconds on the loop's monotonic clock.
+
+        Returns:
+            The message for the executor, or None if nothing can run before a step in flight is back.
+        """
+        if not self.can_schedule():
+            return None
+        output = self._schedule_something(now)
+        if not output.scheduled:
+            self._has_news = False
+            return None
+        retired = self._scheduler.retired_row_ids
+        self._scheduler.retired_row_ids = []
+        step = self._step_builder.build(output, retired)
+        self._in_flight.append(_StepInFlight(step.step_id, output.scheduled))
+        self._num_steps += 1
+        self._num_scheduled_tokens = output.num_scheduled_tokens
+        return step
+
+    def apply(self, result: StepResult, now: float) -> None:
+        """Commit what a step brought; one of another epoch is dropped.
+
+        Raises:
+            ProtocolError: the executor answered another step than the oldest in flight, or not all of it.
+        """
+        if result.executor_epoch != self._executor_epoch:
+            return
+        if not self._in_flight or self._in_flight[0].step_id != result.step_id:
+            expected = self._in_flight[0].step_id if self._in_flight else "none"
+            raise ProtocolError(f"the executor answered step {result.step_id}; the oldest one in flight is {expected}")
+        self._void_readers_of_failed_rows(result)
+        self._processor.apply(self._in_flight.popleft().scheduled, result.rows, now)
+        self._step_s = result.step_s
+        self._has_news = True
+
+    def take_outputs(self) -> dict[ClientId, StepOutputs]:
+        """Return one message for each client with anything to be told since the last call."""
+        return self._outbox.take(self.stats)
+
+    def call_utility(self, client: ClientId, call: CallUtility) -> UtilityResult:
+        """Answer a utility call; see `utilities` for the methods."""
+        del client  # no utility answers two clients differently
+        return self._utilities.call(call)
+
+    def fail_all(self, error: ErrorInfo) -> None:
+        """End every request with an error: the executor is gone for good."""
+        self._in_flight.clear()
+        for request in list(self._processor.requests.values()):
+            self._processor.end_early(request, FinishReason.ERROR, error)
+
+    @property
+    def stats(self) -> StepStats:
+        """The state now, and the counters since the start."""
+        pool = self._cache.pool
+        return StepStats(
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_blocks=len(pool.blocks),
+            num_used_blocks=pool.num_used_blocks,
+            num_steps=self._num_steps,
+            num_scheduled_tokens=self._num_scheduled_tokens,
+            num_prompt_tokens=self._processor.num_prompt_tokens,
+            num_generation_tokens=self._processor.num_generation_tokens,
+            prefix_cache_queries=self._scheduler.prefix_cache_queries,
+            prefix_cache_hits=self._scheduler.prefix_cache_hits,
+            num_preemptions=self._scheduler.num_preemptions,
+            step_s=self._step_s,
+        )
+
+    def check_invariants(self) -> None:
+        """Assert that blocks, queues and requests agree. Costs O(blocks): for tests and debugging.
+
+        Raises:
+            AssertionError: naming what does not agree.
+        """
+        running = self._scheduler.running
+        self._cache.check_invariants(running)
+        living = {
+            child
+            for request in self._processor.requests.values()
+            for child in request.children
+            if child.status is not ChildStatus.FINISHED
+        }
+        waiting = self._scheduler.waiting.children()
+        assert len(waiting) == len(self._scheduler.waiting), "the waiting queue's length is wrong"
+        assert len(running) + len(waiting) == len(living), "a child is both running and waiting, or lost"
+        assert living == {*running, *waiting}, "a child is neither running nor waiting, or outlives its request"
+        assert all(child.status is ChildStatus.RUNNING for child in running), "a child runs with another status"
+        assert not any(child.block_ids for child in waiting), "a waiting child holds blocks"
+        if not living:
+            assert self._cache.pool.num_used_blocks == 0, "blocks are used by nobody"
+
+    def _schedule_something(self, now: float) -> SchedulerOutput:
+        """Schedule, and make sure of progress: with nothing in flight a step runs something, or a request fails."""
+        output = self._scheduler.schedule(now)
+        while not output.scheduled and not self._in_flight and self._processor.requests:
+            if not output.has_preempted:
+                self._fail_head()
+            output = self._scheduler.schedule(now)
+        return output
+
+    def _fail_head(self) -> None:
+        head = self._scheduler.waiting.peek()
+        assert head is not None, "running requests, and none of them can run"
+        pool = self._cache.pool
+        num_needed = -(-len(head.token_ids) // self._cache.block_size)
+        error = EngineError(
+            f"The request needs {num_needed} KV blocks and can't get them: {pool.num_free_blocks} of "
+            f"{len(pool.blocks)} are free and nothing runs that could free more. "
+            "Send a shorter prompt, or start with a larger pool."
+        )
+        self._processor.end_early(head.request, FinishReason.ERROR, error.to_info())
+
+    def _void_readers_of_failed_rows(self, result: StepResult) -> None:
+        failed_ids = {row.row_id for row in result.rows if row.error is not None}
+        if not failed_ids:
+            return
+        in_flight = list(chain.from_iterable(step.scheduled for step in self._in_flight))
+        for item in self._in_flight[0].scheduled:
+            if item.row_id in failed_ids:
+                void_readers(item, in_flight, self._scheduler, self._cache)

@@ -1,0 +1,39 @@
+"""What else a row takes with it when the executor could not run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .kv.cache_manager import CacheManager
+from .request import ChildStatus
+from .scheduler import ScheduledChild, Scheduler
+
+
+def void_readers(
+    failed: ScheduledChild, in_flight: Iterable[ScheduledChild], scheduler: Scheduler, cache: CacheManager
+) -> None:
+    """Send back to waiting whoever may have read blocks that the failed row was to write.
+
+    Blocks can be found as soon as the step that fills them is scheduled, so children of that step and of the one
+    scheduled ahead may have hit blocks that were never written. What they draw in those steps is dropped, what they
+    wrote is forgotten, and they are computed again: the failed request fails alone.
+
+    Args:
+        failed: the row's share of the step whose result brought the error.
+        in_flight: all shares of that step and of those after it.
+        scheduler: preempts the readers.
+        cache: forgets what the row and the readers registered.
+    """
+    first_block = failed.num_computed_tokens // cache.block_size
+    digest = failed.child.digests[first_block : first_block + 1]
+    if not digest:
+        return
+    for item in in_flight:
+        child = item.child
+        # An equal digest means an equal head: the child read either that block or an equal one of its own.
+        if child.digests[first_block : first_block + 1] != digest:
+            continue
+        item.is_void = item.is_void or child is not failed.child
+        cache.forget_from(child, first_block)
+        if child is not failed.child and child.status is ChildStatus.RUNNING:
+            scheduler.preempt(child)

@@ -1,0 +1,74 @@
+"""What clients are told: gathered during a step, taken as one message a client."""
+
+from __future__ import annotations
+
+from pagewire.ipc.channels import ClientId
+from pagewire.ipc.errors import ErrorInfo
+from pagewire.ipc.outputs import RequestEnd, RequestStart, StepOutputs, StepStats, TokenDelta
+
+from .request import Request
+
+
+class _ClientNews:
+    __slots__ = ("accepted", "deltas", "ends", "starts")
+
+    def __init__(self) -> None:
+        self.accepted: list[int] = []
+        self.starts: list[RequestStart] = []
+        self.deltas: list[TokenDelta] = []
+        self.ends: list[RequestEnd] = []
+
+
+class Outbox:
+    """Keeps the news of every client since they were last taken."""
+
+    def __init__(self) -> None:
+        self._news: dict[ClientId, _ClientNews] = {}
+
+    def accept(self, request: Request) -> None:
+        """Tell that the request was taken."""
+        self._of(request.client).accepted.append(request.request_id)
+
+    def refuse(self, client: ClientId, request_id: int, error: ErrorInfo) -> None:
+        """Tell that the request was never taken."""
+        self._of(client).ends.append(RequestEnd(request_id=request_id, error=error, is_refused=True))
+
+    def start(self, request: Request, now: float) -> None:
+        """Tell that the prefill is complete; the caller makes sure that this happens once."""
+        scheduled_s = now if request.first_scheduled_s is None else request.first_scheduled_s
+        self._of(request.client).starts.append(
+            RequestStart(
+                request_id=request.request_id,
+                num_cached_tokens=request.num_cached_tokens,
+                queue_s=scheduled_s - request.arrival_s,
+                prompt_logprobs=request.prompt_logprobs,
+            )
+        )
+
+    def delta(self, client: ClientId, delta: TokenDelta) -> None:
+        """Tell a child's new tokens or its end."""
+        self._of(client).deltas.append(delta)
+
+    def end(self, request: Request, error: ErrorInfo | None) -> None:
+        """Tell that nothing more comes; the caller makes sure that this happens once."""
+        self._of(request.client).ends.append(
+            RequestEnd(request_id=request.request_id, error=error, num_preemptions=request.num_preemptions)
+        )
+
+    def drop_client(self, client: ClientId) -> None:
+        """Forget what a client that went away was to be told."""
+        self._news.pop(client, None)
+
+    def take(self, stats: StepStats) -> dict[ClientId, StepOutputs]:
+        """Return one message for each client with news, and begin anew."""
+        news, self._news = self._news, {}
+        return {
+            client: StepOutputs(accepted=of.accepted, starts=of.starts, deltas=of.deltas, ends=of.ends, stats=stats)
+            for client, of in news.items()
+        }
+
+    def _of(self, client: ClientId) -> _ClientNews:
+        news = self._news.get(client)
+        if news is None:
+            news = self._news[client] = _ClientNews()
+        return news

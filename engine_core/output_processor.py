@@ -1,0 +1,180 @@
+"""From a step's result to the state of requests: the commit loop, and every way in which a request ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pagewire.ipc.errors import ErrorInfo, ProtocolError
+from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
+from pagewire.ipc.steps import RowResult
+
+from .kv.cache_manager import CacheManager
+from .outbox import Outbox
+from .request import Child, ChildStatus, Request, RequestKey
+from .scheduler import ScheduledChild, Scheduler
+
+
+class OutputProcessor:
+    """Owns the living requests.
+
+    Attributes:
+        requests: every accepted request without its `RequestEnd`.
+        num_prompt_tokens, num_generation_tokens: counters.
+    """
+
+    def __init__(self, scheduler: Scheduler, cache: CacheManager, outbox: Outbox) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._outbox = outbox
+        self.requests: dict[RequestKey, Request] = {}
+        self.num_prompt_tokens = 0
+        self.num_generation_tokens = 0
+
+    def accept(self, request: Request) -> None:
+        """Take a valid request."""
+        self.requests[request.key] = request
+        self._outbox.accept(request)
+        self._scheduler.add(request.children[0])
+
+    def apply(self, scheduled: Iterable[ScheduledChild], results: Iterable[RowResult], now: float) -> None:
+        """Commit what a step brought; what it brought for finished children is dropped.
+
+        Raises:
+            ProtocolError: the executor left out a row that draws, or drew another number of tokens.
+        """
+        by_row = {result.row_id: result for result in results}
+        for item in scheduled:
+            child = item.child
+            child.num_steps_in_flight -= 1
+            if item.num_draws:
+                child.num_pending_tokens -= 1
+            if item.is_void or child.status is ChildStatus.FINISHED:
+                continue
+            result = by_row.get(item.row_id)
+            if result is not None and result.error is not None:
+                self.end_early(child.request, FinishReason.ERROR, result.error)
+            elif result is not None and len(result.token_ids) == item.num_draws:
+                self._apply_row(child, result, now)
+            elif result is not None or item.num_draws:
+                num_drawn = 0 if result is None else len(result.token_ids)
+                raise ProtocolError(
+                    f"row {item.row_id} was to draw {item.num_draws} tokens, the executor sent {num_drawn}"
+                )
+
+    def end_early(self, request: Request, reason: FinishReason, error: ErrorInfo | None = None) -> None:
+        """End a whole request by abort or error. Its unfinished children are reported, if it ever reported tokens."""
+        for child in request.children:
+            if child.status is not ChildStatus.FINISHED:
+                self._scheduler.finish(child)
+                if request.is_started:
+                    self._report_end(child, reason)
+        self._end(request, error)
+
+    def stop_child(self, request: Request, index: int) -> None:
+        """End one child because the client found a stop string; one that has ended is passed over."""
+        if not 0 <= index < request.n:
+            return
+        if not request.is_forked:
+            request.stopped_children.add(index)
+        elif request.children[index].status is not ChildStatus.FINISHED:
+            self._report_end(request.children[index], FinishReason.STOP)
+            self._finish(request.children[index])
+
+    def _apply_row(self, child: Child, result: RowResult, now: float) -> None:
+        request = child.request
+        if result.prompt_logprobs:
+            _collect_prompt_logprobs(request, result)
+        if not result.token_ids:
+            return
+        if not request.is_started:
+            request.is_started = True
+            self.num_prompt_tokens += request.num_prompt_tokens
+            self._outbox.start(request, now)
+        if request.is_forked:
+            self._commit(child, result.token_ids, result.logprobs)
+        else:
+            self._commit_fork(request, result)
+
+    def _commit_fork(self, request: Request, result: RowResult) -> None:
+        """Bring the children 1..n-1 to life, each with the token drawn for it; all of them before any may end."""
+        parent = request.children[0]
+        priority, arrival, _ = parent.order_key
+        for index in range(1, request.n):
+            child = Child(request, index, list(parent.token_ids), (priority, arrival, index))
+            request.children.append(child)
+            self._scheduler.fork(parent, child)
+        for index, child in enumerate(request.children):
+            self._commit(child, result.token_ids[index : index + 1], result.logprobs[index : index + 1])
+        for index in request.stopped_children:
+            self.stop_child(request, index)
+
+    def _commit(self, child: Child, token_ids: list[int], logprobs: list[TokenLogprobs]) -> None:
+        """Append a child's tokens up to the first that ends it: the one place where tokens come to be."""
+        request = child.request
+        first_index = child.num_output_tokens
+        finish_reason: FinishReason | None = None
+        stop_reason: int | None = None
+        num_committed = 0
+        for token_id in token_ids:
+            child.token_ids.append(token_id)
+            num_committed += 1
+            finish_reason, stop_reason = _end_of(child, token_id)
+            if finish_reason is not None:
+                token_ids, logprobs = token_ids[:num_committed], logprobs[:num_committed]
+                break
+        self.num_generation_tokens += num_committed
+        self._cache.register_full_blocks(child)
+        self._outbox.delta(
+            request.client,
+            TokenDelta(
+                request_id=request.request_id,
+                child=child.index,
+                first_index=first_index,
+                token_ids=token_ids,
+                logprobs=logprobs,
+                finish_reason=finish_reason,
+                stop_reason=stop_reason,
+            ),
+        )
+        if finish_reason is not None:
+            self._finish(child)
+
+    def _report_end(self, child: Child, reason: FinishReason) -> None:
+        request = child.request
+        delta = TokenDelta(
+            request_id=request.request_id, child=child.index, first_index=child.num_output_tokens, finish_reason=reason
+        )
+        self._outbox.delta(request.client, delta)
+
+    def _finish(self, child: Child) -> None:
+        self._scheduler.finish(child)
+        child.request.num_unfinished -= 1
+        if child.request.num_unfinished == 0:
+            self._end(child.request, None)
+
+    def _end(self, request: Request, error: ErrorInfo | None) -> None:
+        del self.requests[request.key]
+        self._outbox.end(request, error)
+
+
+def _end_of(child: Child, token_id: int) -> tuple[FinishReason | None, int | None]:
+    """Return (finish_reason, stop_reason) that the token just appended brings."""
+    request = child.request
+    if token_id in request.eos_token_ids:
+        return FinishReason.STOP, None
+    if token_id in request.stop_token_ids:
+        return FinishReason.STOP, token_id
+    if len(child.token_ids) >= request.max_num_tokens:
+        return FinishReason.LENGTH, None
+    return None, None
+
+
+def _collect_prompt_logprobs(request: Request, result: RowResult) -> None:
+    """Append what a chunk brought, less what was collected before a preemption made it be computed again."""
+    num_collected = len(request.prompt_logprobs)
+    num_known = 1 + num_collected - result.prompt_logprobs_start  # position 0 has no logprob
+    if num_known < 0:
+        raise ProtocolError(
+            f"prompt logprobs from position {result.prompt_logprobs_start} follow on position {num_collected}"
+        )
+    request.prompt_logprobs.extend(result.prompt_logprobs[num_known:])

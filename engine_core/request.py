@@ -1,0 +1,183 @@
+"""What the core knows of a request and its children, and the states that a child may pass through."""
+
+from __future__ import annotations
+
+import enum
+
+from pagewire.ipc.channels import ClientId
+from pagewire.ipc.outputs import TokenLogprobs
+from pagewire.ipc.requests import AddRequest
+
+from .kv.block_hash import BlockDigest, Extras, cache_extras
+
+RequestKey = tuple[ClientId, int]
+"""Ids are unique in their connection only, so a request is found by (client, request_id)."""
+
+OrderKey = tuple[int, int, int]
+"""(priority, arrival, child): smaller runs first, the largest is preempted first."""
+
+NO_ROW = 0
+"""The row_id of a child that the executor does not hold."""
+
+
+class ChildStatus(enum.Enum):
+    """Where a child is in its life."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()  # waiting again; its outputs are kept, its blocks are not
+    FINISHED = enum.auto()
+
+
+_NEXT_STATUSES = {
+    ChildStatus.WAITING: {ChildStatus.RUNNING, ChildStatus.FINISHED},
+    ChildStatus.RUNNING: {ChildStatus.PREEMPTED, ChildStatus.FINISHED},
+    ChildStatus.PREEMPTED: {ChildStatus.RUNNING, ChildStatus.FINISHED},
+    ChildStatus.FINISHED: set[ChildStatus](),
+}
+
+
+class Request:
+    """A client's request: what its children share. Ends with exactly one `RequestEnd`.
+
+    Attributes:
+        num_prompt_tokens: never changes, also when outputs are recomputed after a preemption.
+        max_num_tokens: prompt + output tokens at which a child ends by length.
+        arrival: the core's running number of the request; first come, first served goes by it.
+        children: child 0 alone until the prefill's draws are committed, then all n.
+        num_unfinished: children without a finish reason.
+        stopped_children: ended by the client before they exist; they end with their first token.
+        num_cached_tokens: prompt tokens found in the prefix cache at first admission.
+        prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
+    """
+
+    __slots__ = (
+        "arrival",
+        "arrival_s",
+        "children",
+        "client",
+        "eos_token_ids",
+        "extras",
+        "first_scheduled_s",
+        "is_started",
+        "max_num_tokens",
+        "n",
+        "num_cached_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_unfinished",
+        "prompt_logprobs",
+        "request_id",
+        "sampling",
+        "stop_token_ids",
+        "stopped_children",
+    )
+
+    def __init__(
+        self, client: ClientId, message: AddRequest, *, arrival: int, now: float, max_model_len: int, has_priority: bool
+    ) -> None:
+        task = message.task
+        self.client = client
+        self.request_id = message.request_id
+        self.sampling = task.sampling
+        self.n = task.n
+        self.eos_token_ids = frozenset(task.eos_token_ids)
+        self.stop_token_ids = frozenset(task.stop_token_ids)
+        self.num_prompt_tokens = len(message.inputs.prompt_token_ids)
+        room = max_model_len - self.num_prompt_tokens
+        self.max_num_tokens = self.num_prompt_tokens + (room if task.max_tokens is None else min(task.max_tokens, room))
+        self.extras: Extras = cache_extras(salt=message.cache_salt)
+        self.arrival = arrival
+        self.arrival_s = now
+        self.first_scheduled_s: float | None = None
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.is_started = False
+        self.num_unfinished = task.n
+        self.stopped_children: set[int] = set()
+        order_key = (message.priority if has_priority else 0, arrival, 0)
+        self.children = [Child(self, 0, list(message.inputs.prompt_token_ids), order_key)]
+
+    @property
+    def key(self) -> RequestKey:
+        """What the request is found by."""
+        return (self.client, self.request_id)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether every child exists; a request with n = 1 always is."""
+        return len(self.children) == self.n
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """Whether prompt positions still lack their logprob, so that the whole prompt must be computed."""
+        wanted = self.sampling.num_prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
+
+
+class Child:
+    """One answer of a request: the unit that is scheduled, preempted and finished.
+
+    Ownership of its tokens, as half-open intervals:
+        [0, num_computed_tokens)              KV is written, by steps that are done or in flight
+        [0, len(token_ids))                   committed: their ids are known here
+        [len(token_ids), num_known_tokens)    drawn by steps in flight; the executor alone knows the ids
+
+    Attributes:
+        row_id: the executor's row, or NO_ROW.
+        block_ids: the block table.
+        digests: of the full blocks of token_ids, as far as they were needed.
+        num_registered_blocks: blocks [0, this) were offered to the prefix cache.
+        num_pending_tokens: tokens that steps in flight will draw for it.
+        num_steps_in_flight: unanswered steps that contain it.
+    """
+
+    __slots__ = (
+        "block_ids",
+        "digests",
+        "index",
+        "num_computed_tokens",
+        "num_pending_tokens",
+        "num_registered_blocks",
+        "num_steps_in_flight",
+        "order_key",
+        "request",
+        "row_id",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request, index: int, token_ids: list[int], order_key: OrderKey) -> None:
+        self.request = request
+        self.index = index
+        self.token_ids = token_ids
+        self.order_key = order_key
+        self.status = ChildStatus.WAITING
+        self.row_id = NO_ROW
+        self.block_ids: list[int] = []
+        self.digests: list[BlockDigest] = []
+        self.num_registered_blocks = 0
+        self.num_computed_tokens = 0
+        self.num_pending_tokens = 0
+        self.num_steps_in_flight = 0
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Committed tokens and those that steps in flight will draw."""
+        return len(self.token_ids) + self.num_pending_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Committed output tokens."""
+        return len(self.token_ids) - self.request.num_prompt_tokens
+
+    @property
+    def num_seqs(self) -> int:
+        """How many of max_num_seqs it takes: a prefill counts for all the children that it will become."""
+        return 1 if self.request.is_forked else self.request.n
+
+    def move_to(self, status: ChildStatus) -> None:
+        """Change the status; only the transitions of `_NEXT_STATUSES` are legal."""
+        assert status in _NEXT_STATUSES[self.status], f"child can't go from {self.status} to {status}"
+        self.status = status

@@ -1,0 +1,208 @@
+"""Which child computes how many tokens in the next step: a pure state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagewire.ipc.config import SchedulerConfig
+
+from .kv.cache_manager import CacheManager, Extension
+from .preemption import choose_victim, preempt
+from .request import NO_ROW, Child, ChildStatus
+from .waiting_queue import WaitingQueue
+
+
+@dataclass(slots=True, eq=False)
+class ScheduledChild:
+    """One child's share of a step, kept until the step's result is back.
+
+    Attributes:
+        num_computed_tokens: its tokens before the step.
+        num_draws: 0 where tokens remain after the step; n where the prefill of n children ends; else 1.
+        extension: blocks that the step needed.
+        row_id: the executor's row, filled in by the step builder.
+        is_void: what the step draws is worthless, because it read KV that was never written.
+    """
+
+    child: Child
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    num_draws: int
+    extension: Extension
+    row_id: int = NO_ROW
+    is_void: bool = False
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """A step as it was decided; `step_builder` turns it into deltas for the executor."""
+
+    scheduled: list[ScheduledChild] = field(default_factory=list)
+    num_scheduled_tokens: int = 0
+    has_preempted: bool = False
+
+
+class Scheduler:
+    """Hands out a step's token budget.
+
+    There is no prefill phase and no decode phase: every child has num_computed_tokens that catch up with the tokens it
+    has, the ones that steps in flight will draw included. A long prompt takes what the budget leaves and goes on in
+    the next step; a decode is a child that lacks one token. Running children come first, then waiting ones.
+
+    Attributes:
+        running: in order of admission.
+        retired_row_ids: rows that the executor holds and no child has any more.
+        num_preemptions: counter.
+        prefix_cache_queries, prefix_cache_hits: counters, in tokens, of first admissions.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: CacheManager) -> None:
+        self._config = config
+        self._cache = cache
+        self.waiting = WaitingQueue()
+        self.running: dict[Child, None] = {}
+        self.retired_row_ids: list[int] = []
+        self.num_preemptions = 0
+        self.prefix_cache_queries = 0
+        self.prefix_cache_hits = 0
+
+    def schedule(self, now: float) -> SchedulerOutput:
+        """Decide one step. Its children count the step's tokens as computed from here on.
+
+        Args:
+            now: seconds on the caller's monotonic clock.
+
+        Returns:
+            The step; empty when nothing can run before a step in flight is back, or when the only children that could
+            have run were preempted.
+        """
+        output = SchedulerOutput()
+        self._schedule_running(output)
+        for item in output.scheduled:
+            self._advance(item)
+        if not output.has_preempted:
+            self._schedule_waiting(output, now)
+        return output
+
+    def add(self, child: Child) -> None:
+        """Let a new or preempted child wait for admission."""
+        self.waiting.push(child)
+
+    def fork(self, parent: Child, child: Child) -> None:
+        """Let a new child start where its parent is: on shared blocks, or waiting if the parent was preempted."""
+        if parent.status is ChildStatus.RUNNING:
+            child.move_to(ChildStatus.RUNNING)
+            self._cache.fork(parent, child)
+            self.running[child] = None
+        else:
+            self.add(child)
+
+    def finish(self, child: Child) -> None:
+        """Take a child out, wherever it is; one that is finished already is passed over."""
+        if child.status is ChildStatus.FINISHED:
+            return
+        if child.status is ChildStatus.RUNNING:
+            del self.running[child]
+            self._cache.free(child)
+        else:
+            self.waiting.discard()
+        child.move_to(ChildStatus.FINISHED)
+        self._retire(child.row_id)
+        child.row_id = NO_ROW
+
+    def preempt(self, child: Child) -> None:
+        """Send a running child back to waiting."""
+        del self.running[child]
+        self._retire(preempt(child, self._cache))
+        self.waiting.push(child)
+        self.num_preemptions += 1
+
+    def _retire(self, row_id: int) -> None:
+        if row_id != NO_ROW:
+            self.retired_row_ids.append(row_id)
+
+    def _schedule_running(self, output: SchedulerOutput) -> None:
+        budget = self._config.max_num_batched_tokens
+        for child in list(self.running):
+            if budget == 0:
+                break
+            if child.status is not ChildStatus.RUNNING or not _can_run(child):
+                continue
+            num_tokens = min(child.num_known_tokens - child.num_computed_tokens, budget)
+            extension = self._cache.try_extend(child, num_tokens)
+            while extension is None and child.status is ChildStatus.RUNNING:
+                budget += self._preempt_one(output)
+                if child.status is ChildStatus.RUNNING:
+                    extension = self._cache.try_extend(child, num_tokens)
+            if extension is not None:
+                output.scheduled.append(_share(child, num_tokens, extension))
+                budget -= num_tokens
+        output.num_scheduled_tokens = self._config.max_num_batched_tokens - budget
+
+    def _preempt_one(self, output: SchedulerOutput) -> int:
+        """Preempt a victim and return the tokens of budget that this gives back."""
+        victim = choose_victim(self.running)
+        self.preempt(victim)
+        output.has_preempted = True
+        for index, item in enumerate(output.scheduled):
+            if item.child is victim:
+                # Nothing else of the item needs undoing: counts and cache entries are made once the list is final.
+                del output.scheduled[index]
+                return item.num_scheduled_tokens
+        return 0
+
+    def _schedule_waiting(self, output: SchedulerOutput, now: float) -> None:
+        budget = self._config.max_num_batched_tokens - output.num_scheduled_tokens
+        num_seqs = sum(child.num_seqs for child in self.running)
+        while budget > 0 and (child := self.waiting.peek()) is not None:
+            num_seqs += child.num_seqs
+            # Whoever can't be admitted holds up those behind, or a large request would never find its room.
+            if child.num_steps_in_flight or num_seqs > self._config.max_num_seqs or not self._try_admit(child):
+                break
+            self.waiting.pop()
+            self._start(child, now)
+            # Only now is it known how much the prefix cache gave.
+            num_tokens = min(len(child.token_ids) - child.num_computed_tokens, budget)
+            item = _share(child, num_tokens, Extension([]))
+            self._advance(item)
+            output.scheduled.append(item)
+            output.num_scheduled_tokens += num_tokens
+            budget -= num_tokens
+
+    def _try_admit(self, child: Child) -> bool:
+        # A fork soon needs a block for every child but one. Without others to wait for, it takes its turns instead.
+        num_reserved = child.num_seqs - 1 if self.running else 0
+        return self._cache.try_admit(child, num_reserved_blocks=num_reserved)
+
+    def _start(self, child: Child, now: float) -> None:
+        child.move_to(ChildStatus.RUNNING)
+        self.running[child] = None
+        request = child.request
+        if request.first_scheduled_s is None:
+            request.first_scheduled_s = now
+            request.num_cached_tokens = child.num_computed_tokens
+            self.prefix_cache_queries += request.num_prompt_tokens
+            self.prefix_cache_hits += child.num_computed_tokens
+
+    def _advance(self, item: ScheduledChild) -> None:
+        child = item.child
+        child.num_computed_tokens += item.num_scheduled_tokens
+        child.num_steps_in_flight += 1
+        if item.num_draws:
+            child.num_pending_tokens += 1
+        self._cache.register_full_blocks(child)
+
+
+def _can_run(child: Child) -> bool:
+    """Whether a running child has a next token to compute before steps in flight are back."""
+    if child.num_pending_tokens == 0:
+        return True
+    # Its siblings are born with the tokens in flight; and past its length limit nothing is left to compute.
+    return child.request.is_forked and child.num_known_tokens < child.request.max_num_tokens
+
+
+def _share(child: Child, num_tokens: int, extension: Extension) -> ScheduledChild:
+    reaches_last = child.num_computed_tokens + num_tokens == child.num_known_tokens
+    return ScheduledChild(
+        child, child.num_computed_tokens, num_tokens, child.num_seqs if reaches_last else 0, extension
+    )

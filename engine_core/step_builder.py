@@ -1,0 +1,76 @@
+"""From a scheduler's decision to what the executor doesn't know yet."""
+
+from __future__ import annotations
+
+from pagewire.ipc.steps import ExecuteStep, NewRow, ScheduledRow
+
+from .request import NO_ROW
+from .scheduler import ScheduledChild, SchedulerOutput
+
+
+class StepBuilder:
+    """Builds each step's message: full data of children that the executor doesn't hold, deltas of the others."""
+
+    def __init__(self, executor_epoch: int) -> None:
+        self._executor_epoch = executor_epoch
+        self._num_rows = NO_ROW
+        self._num_steps = 0
+
+    def build(self, output: SchedulerOutput, removed_row_ids: list[int]) -> ExecuteStep:
+        """Return the step's message and give rows to the children that have none.
+
+        Args:
+            output: not empty.
+            removed_row_ids: rows that the executor must drop before.
+        """
+        self._num_steps += 1
+        new_rows: list[NewRow] = []
+        rows: list[ScheduledRow] = []
+        block_copies: list[tuple[int, int]] = []
+        for item in output.scheduled:
+            if item.extension.copy is not None:
+                block_copies.append(item.extension.copy)
+            if item.child.row_id == NO_ROW:
+                new_rows.append(self._new_row(item))
+                rows.append(_new_share(item))
+            else:
+                rows.append(_known_share(item))
+            item.row_id = item.child.row_id
+        return ExecuteStep(
+            executor_epoch=self._executor_epoch,
+            step_id=self._num_steps,
+            removed_row_ids=removed_row_ids,
+            block_copies=block_copies,
+            new_rows=new_rows,
+            rows=rows,
+        )
+
+    def _new_row(self, item: ScheduledChild) -> NewRow:
+        child = item.child
+        self._num_rows += 1
+        child.row_id = self._num_rows
+        return NewRow(
+            row_id=child.row_id,
+            child=child.index,
+            token_ids=list(child.token_ids),
+            num_prompt_tokens=child.request.num_prompt_tokens,
+            num_computed_tokens=item.num_computed_tokens,
+            block_table=list(child.block_ids),
+            sampling=child.request.sampling,
+        )
+
+
+def _new_share(item: ScheduledChild) -> ScheduledRow:
+    return ScheduledRow(item.child.row_id, item.num_computed_tokens, item.num_scheduled_tokens, item.num_draws)
+
+
+def _known_share(item: ScheduledChild) -> ScheduledRow:
+    extension = item.extension
+    return ScheduledRow(
+        item.child.row_id,
+        item.num_computed_tokens,
+        item.num_scheduled_tokens,
+        item.num_draws,
+        extension.new_block_ids,
+        None if extension.copy is None else (extension.copy_index, extension.copy[1]),
+    )

@@ -1,0 +1,102 @@
+"""What a client may ask besides tokens (`CallUtility.method`).
+
+block_tables        every living child: request_id, child, status, num_tokens, num_computed_tokens, num_cached_tokens,
+                    block_table, and the ref_count of each of its blocks
+pool                num_blocks, num_free_blocks, num_used_blocks, num_cached_blocks, ref_counts of the used blocks
+stats               the `StepStats` by field name
+reset_prefix_cache  forget all cached blocks; True
+check_invariants    check the block accounting; True, or an error that names what is wrong
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pagewire.ipc.errors import EngineError, InvalidRequest, PagewireError
+from pagewire.ipc.outputs import StepStats, UtilityResult
+from pagewire.ipc.requests import CallUtility
+
+from .kv.cache_manager import CacheManager
+from .output_processor import OutputProcessor
+from .request import Child
+
+PlainValue = Any  # Any: what msgpack can carry; each utility's shape is documented above
+
+
+class Utilities:
+    """Answers utility calls out of the engine's state."""
+
+    def __init__(
+        self,
+        cache: CacheManager,
+        processor: OutputProcessor,
+        *,
+        stats: Callable[[], StepStats],
+        check_invariants: Callable[[], None],
+    ) -> None:
+        self._cache = cache
+        self._processor = processor
+        self._stats = stats
+        self._check_invariants = check_invariants
+        self._methods: dict[str, Callable[[], PlainValue]] = {
+            "block_tables": self._block_tables,
+            "pool": self._pool,
+            "stats": self._stats_by_name,
+            "reset_prefix_cache": self._reset_prefix_cache,
+            "check_invariants": self._checked,
+        }
+
+    def call(self, call: CallUtility) -> UtilityResult:
+        """Return the answer to a call; what is wrong with it comes back as its error."""
+        try:
+            method = self._methods.get(call.method)
+            if method is None:
+                known = ", ".join(self._methods)
+                raise InvalidRequest(f"There is no utility {call.method!r}; the engine knows {known}.", param="method")
+            if call.args:
+                raise InvalidRequest(f"{call.method} takes no arguments; got {call.args}.", param="args")
+            return UtilityResult(call_id=call.call_id, result=method())
+        except PagewireError as exc:
+            return UtilityResult(call_id=call.call_id, error=exc.to_info())
+
+    def _block_tables(self) -> PlainValue:
+        return [self._block_table(child) for request in self._processor.requests.values() for child in request.children]
+
+    def _block_table(self, child: Child) -> PlainValue:
+        blocks = self._cache.pool.blocks
+        return {
+            "request_id": child.request.request_id,
+            "child": child.index,
+            "status": child.status.name.lower(),
+            "num_tokens": len(child.token_ids),
+            "num_computed_tokens": child.num_computed_tokens,
+            "num_cached_tokens": child.request.num_cached_tokens,
+            "block_table": list(child.block_ids),
+            "ref_counts": [blocks[block_id].ref_count for block_id in child.block_ids],
+        }
+
+    def _pool(self) -> PlainValue:
+        pool = self._cache.pool
+        return {
+            "num_blocks": len(pool.blocks),
+            "num_free_blocks": pool.num_free_blocks,
+            "num_used_blocks": pool.num_used_blocks,
+            "num_cached_blocks": len(self._cache.prefix_cache),
+            "ref_counts": {block.block_id: block.ref_count for block in pool.blocks if block.ref_count},
+        }
+
+    def _stats_by_name(self) -> PlainValue:
+        stats = self._stats()
+        return {name: getattr(stats, name) for name in stats.__struct_fields__}
+
+    def _reset_prefix_cache(self) -> PlainValue:
+        self._cache.reset_prefix_cache()
+        return True
+
+    def _checked(self) -> PlainValue:
+        try:
+            self._check_invariants()
+        except AssertionError as exc:
+            raise EngineError(f"The engine's accounting is wrong: {exc}") from exc
+        return True

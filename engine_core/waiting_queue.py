@@ -1,0 +1,46 @@
+"""The order of admission."""
+
+from __future__ import annotations
+
+import heapq
+
+from .request import Child, ChildStatus, OrderKey
+
+
+class WaitingQueue:
+    """Children that wait for their first or next admission, best order key first.
+
+    One heap serves both policies, because the order key holds the priority or 0. Under first come, first served nobody
+    is ever overtaken, so whoever was preempted came before all that never ran: it goes to the head by its arrival.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[OrderKey, Child]] = []
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, child: Child) -> None:
+        """Let a child wait."""
+        heapq.heappush(self._heap, (child.order_key, child))
+        self._length += 1
+
+    def peek(self) -> Child | None:
+        """Return the child to admit next, or None."""
+        while self._heap and self._heap[0][1].status is ChildStatus.FINISHED:
+            heapq.heappop(self._heap)  # was discarded
+        return self._heap[0][1] if self._heap else None
+
+    def pop(self) -> Child:
+        """Take the child that `peek` returned."""
+        self._length -= 1
+        return heapq.heappop(self._heap)[1]
+
+    def discard(self) -> None:
+        """Note that one waiting child has finished: it is dropped when it comes to the head."""
+        self._length -= 1
+
+    def children(self) -> list[Child]:
+        """Return the waiting children in no particular order."""
+        return [child for _, child in self._heap if child.status is not ChildStatus.FINISHED]
