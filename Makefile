@@ -1,0 +1,66 @@
+# make serve   an environment, the engine, and the packaged model on http://127.0.0.1:8000
+# make test    an environment and the whole test suite
+# make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
+# make clean   remove what these made
+#
+# ARGS="..." goes to the command: make serve ARGS="--port 8001", make test ARGS="tests/unit/ipc -x".
+# PYTHON=... picks the interpreter, VENV=... the environment's folder.
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+
+# Each is tried by running it: a version manager's shim exists for versions that are not there. The plain name comes
+# first, because that is the version the machine's owner has chosen.
+CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python)
+SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
+
+PY := $(VENV)/bin/python
+# PyPI's newest torch may be gigabytes of CUDA libraries; constraints.txt pins one.
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: serve test check fix clean
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+serve: $(VENV)/.installed
+	@$(PY) -m pagewire serve --host 127.0.0.1 $(ARGS)
+
+test: $(VENV)/.installed-dev
+	$(PY) -m pytest -q $(ARGS)
+
+check: $(VENV)/.installed-dev
+	@$(PY) -m tools.check $(ARGS)
+
+fix: $(VENV)/.installed-dev
+	@$(PY) -m tools.check --fix $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PY):
+	@for candidate in $(CANDIDATES); do \
+		if "$$candidate" -c '$(SUITABLE)' >/dev/null 2>&1; then \
+			echo "Making $(VENV) with $$("$$candidate" --version)"; \
+			exec "$$candidate" -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "make: no Python 3.11 or newer with venv among: $(CANDIDATES)" >&2; \
+	echo "make: install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3" >&2; \
+	exit 1
+
+# What serving needs, without the tests' tools.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
+	@echo "Installing pagewire into $(VENV); the first time takes a few minutes"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
+	@echo "Installing pagewire and the tests' tools into $(VENV); the first time takes a few minutes"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
