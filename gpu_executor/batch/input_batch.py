@@ -1,0 +1,184 @@
+"""The persistent batch: what the executor remembers of each row between steps, and a step's inputs made from it.
+
+The core sends deltas. A row's tokens live here, drawn ones included: a step that was scheduled before the last step's
+tokens were known finds them in place, because steps run in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagewire.ipc.steps import ExecuteStep, ScheduledRow
+
+from ..sampling.logits_processors import TokenHistory
+from ..sampling.sampler import RowSampling
+from .forward_metadata import ForwardMetadata
+from .row_table import RowTable
+from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpan:
+    """Prompt positions of a step whose next tokens' logprobs are wanted.
+
+    Attributes:
+        row: index into the step's rows.
+        start: the first reported position, one past the first computed one.
+        token_ids: [num_positions] the prompt tokens at start, start + 1, ...
+        first_token: index of position start - 1 among the step's tokens.
+    """
+
+    row: int
+    start: int
+    token_ids: list[int]
+    first_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What the model and the sampler need of a step.
+
+    Attributes:
+        input_ids: [num_tokens] int64.
+        metadata: where they sit. Its logits_indices are those of the draws, in row order, then of the prompt spans.
+        draw_rows: rows (indices into the step's rows) that draw, in order.
+        prompt_spans: positions that want prompt logprobs.
+    """
+
+    input_ids: Tensor
+    metadata: ForwardMetadata
+    draw_rows: list[int]
+    prompt_spans: list[PromptSpan]
+
+
+class InputBatch:
+    """The rows that the executor holds.
+
+    A step is applied in this order: `plan` (no state changes), `remove`, block copies (the runner's), `add`,
+    `build_inputs`; after the draws `append_token` for each row that drew.
+
+    Args:
+        max_num_seqs: rows that are expected at most; room for more is made if they come.
+        limits: bounds of ids.
+        device: where inputs are wanted.
+    """
+
+    def __init__(self, max_num_seqs: int, limits: RowLimits, device: torch.device) -> None:
+        self._limits = limits
+        self._device = device
+        self._table = RowTable(max_num_seqs, limits.block_size)
+        self._index_of: dict[int, int] = {}  # row id -> index into the table
+        self._sampling_of: dict[int, RowSampling] = {}
+
+    @property
+    def row_ids(self) -> list[int]:
+        """Ids of the rows held, in the order they came."""
+        return list(self._index_of)
+
+    def plan(self, step: ExecuteStep) -> StepPlan:
+        """Check a step row by row, as it will be after its removals; changes nothing."""
+        removed = set(step.removed_row_ids)
+
+        def find_row(row_id: int) -> RowState | None:
+            index = None if row_id in removed else self._index_of.get(row_id)
+            if index is None:
+                return None
+            return RowState(int(self._table.num_tokens[index]), int(self._table.num_blocks[index]))
+
+        return plan_step(step.new_rows, step.rows, find_row, self._limits)
+
+    def remove(self, row_ids: Iterable[int]) -> None:
+        """Drop rows; ids that are not held (they failed when they came) are passed over."""
+        for row_id in row_ids:
+            index = self._index_of.pop(row_id, None)
+            if index is not None:
+                del self._sampling_of[row_id]
+                self._table.free(index)
+
+    def add(self, rows: Iterable[PreparedRow]) -> None:
+        """Take in new rows."""
+        for row in rows:
+            self._index_of[row.row_id] = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
+            self._sampling_of[row.row_id] = row.row_sampling
+
+    def build_inputs(self, rows: Sequence[ScheduledRow]) -> StepInputs:
+        """Update the block tables of a step's rows and lay out their tokens back to back.
+
+        Args:
+            rows: rows that passed `plan`; at least one.
+        """
+        indices = np.fromiter((self._update_blocks(row) for row in rows), dtype=np.int64, count=len(rows))
+        computed = np.fromiter((row.num_computed_tokens for row in rows), dtype=np.int64, count=len(rows))
+        scheduled = np.fromiter((row.num_scheduled_tokens for row in rows), dtype=np.int64, count=len(rows))
+        query_ends = np.cumsum(scheduled)
+        query_starts = query_ends - scheduled
+        token_rows = np.repeat(indices, scheduled)
+        positions = np.arange(query_ends[-1]) - np.repeat(query_starts - computed, scheduled)
+
+        table, block_size = self._table, self._limits.block_size
+        blocks = table.block_tables[token_rows, positions // block_size].astype(np.int64)
+        seq_lens = computed + scheduled
+        max_blocks = -(-int(seq_lens.max()) // block_size)
+        draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
+        spans = self._prompt_spans(rows, query_starts)
+        logits_indices = [query_ends[draw_rows] - 1]
+        logits_indices += [span.first_token + np.arange(len(span.token_ids)) for span in spans]
+        metadata = ForwardMetadata(
+            positions=self._to_device(positions),
+            slot_mapping=self._to_device(blocks * block_size + positions % block_size),
+            block_tables=self._to_device(table.block_tables[indices, :max_blocks]),
+            query_start_loc=self._to_device(np.concatenate([[0], query_ends]).astype(np.int32)),
+            seq_lens=self._to_device(seq_lens.astype(np.int32)),
+            logits_indices=self._to_device(np.concatenate(logits_indices)),
+            block_size=block_size,
+        )
+        input_ids = self._to_device(table.token_ids[token_rows, positions].astype(np.int64))
+        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
+
+    def sampling_of(self, row_id: int) -> RowSampling:
+        """Return how a row draws."""
+        return self._sampling_of[row_id]
+
+    def history_of(self, row_id: int) -> TokenHistory:
+        """Return a row's tokens so far; valid until the row's next token."""
+        index = self._index_of[row_id]
+        return TokenHistory(self._table.tokens_of(index), int(self._table.num_prompt_tokens[index]))
+
+    def block_table_of(self, row_id: int) -> list[int]:
+        """Return a row's block ids, in order."""
+        block_ids: list[int] = self._table.blocks_of(self._index_of[row_id]).tolist()
+        return block_ids
+
+    def append_token(self, row_id: int, token_id: int) -> None:
+        """Add a drawn token to its row."""
+        self._table.append_tokens(self._index_of[row_id], (token_id,))
+
+    def _update_blocks(self, row: ScheduledRow) -> int:
+        index = self._index_of[row.row_id]
+        if row.new_block_ids:
+            self._table.append_blocks(index, row.new_block_ids)
+        if row.replaced_block is not None:
+            place, block_id = row.replaced_block
+            self._table.block_tables[index, place] = block_id
+        return index
+
+    def _prompt_spans(self, rows: Sequence[ScheduledRow], query_starts: np.ndarray) -> list[PromptSpan]:
+        spans = []
+        for i, row in enumerate(rows):
+            if self._sampling_of[row.row_id].sampling.num_prompt_logprobs is None:
+                continue
+            index = self._index_of[row.row_id]
+            start = row.num_computed_tokens + 1
+            end = min(start + row.num_scheduled_tokens, int(self._table.num_prompt_tokens[index]))
+            if start < end:
+                token_ids = self._table.token_ids[index, start:end].tolist()
+                spans.append(PromptSpan(row=i, start=start, token_ids=token_ids, first_token=int(query_starts[i])))
+        return spans
+
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

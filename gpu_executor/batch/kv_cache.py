@@ -1,0 +1,83 @@
+"""The paged tensors: KV memory of all layers, addressed by block id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pagewire.ipc.errors import MachineError
+
+from ..kernels.ops import Ops
+from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+
+
+class KVCache:
+    """One pool of blocks: a block id names the same place in every layer.
+
+    The memory is not written here. On a CPU the operating system gives a page only when it is first touched, so blocks
+    that are never used cost nothing.
+
+    Args:
+        specs: what each layer stores, in layer order.
+        num_blocks: blocks of the pool.
+        block_size: tokens a block holds.
+        dtype: of stored keys and values.
+        device: where the memory lies.
+        ops: copies blocks; only backends know the physical order.
+
+    Raises:
+        MachineError: the device does not give the memory.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[KVCacheSpec],
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        ops: Ops,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._device = device
+        self._ops = ops
+        try:
+            self.layers = [_allocate_layer(spec, num_blocks, block_size, dtype, device) for spec in specs]
+        except RuntimeError as exc:  # torch's answer when an allocation fails; torch.OutOfMemoryError is one too
+            num_bytes = num_blocks * bytes_per_block(specs, block_size, dtype)
+            raise MachineError(
+                f"Can't allocate {num_bytes / 2**30:.2f} GiB for {num_blocks} KV blocks on {device}: lower "
+                f"--gpu-memory-utilization or --max-num-seqs, or give --kv-cache-memory-bytes."
+            ) from exc
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks in every layer; all sources are read before any target is written.
+
+        Args:
+            copies: (source, target) block ids.
+        """
+        if not copies:
+            return
+        assert all(0 <= block_id < self.num_blocks for pair in copies for block_id in pair), (
+            f"block copies {copies} leave the pool of {self.num_blocks} blocks"
+        )
+        sources, targets = torch.tensor(copies, dtype=torch.int64, device=self._device).unbind(dim=1)
+        for layer in self.layers:
+            self._ops.copy_blocks(layer, sources, targets)
+
+
+def bytes_per_block(specs: Sequence[KVCacheSpec], block_size: int, dtype: torch.dtype) -> int:
+    """Return the bytes that one block takes over all layers."""
+    return block_size * sum(spec.bytes_per_token(dtype) for spec in specs)
+
+
+def _allocate_layer(
+    spec: KVCacheSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> LayerKVCache:
+    shape = (num_blocks, spec.num_kv_heads, block_size, spec.head_dim)
+    return LayerKVCache(
+        key=torch.empty(shape, dtype=dtype, device=device), value=torch.empty(shape, dtype=dtype, device=device)
+    )

@@ -1,0 +1,82 @@
+"""The rows of the persistent batch as arrays, grown when needed, so that a step is built by indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+_FIRST_TOKENS = 1024  # columns; a longer row doubles them
+
+
+class RowTable:
+    """Token ids and block tables of all rows, addressed by row index (a place in the arrays, reused when freed).
+
+    Attributes:
+        token_ids: [num_rows, max_tokens] int32; what lies beyond a row's num_tokens is undefined.
+        block_tables: [num_rows, max_blocks] int32; entries beyond a row's num_blocks are undefined and never read.
+        num_tokens, num_prompt_tokens, num_blocks: [num_rows] int64.
+    """
+
+    def __init__(self, num_rows: int, block_size: int) -> None:
+        """Make room for `num_rows` rows; more are added when they come."""
+        self.token_ids = np.zeros((num_rows, _FIRST_TOKENS), dtype=np.int32)
+        self.block_tables = np.zeros((num_rows, -(-_FIRST_TOKENS // block_size)), dtype=np.int32)
+        self.num_tokens = np.zeros(num_rows, dtype=np.int64)
+        self.num_prompt_tokens = np.zeros(num_rows, dtype=np.int64)
+        self.num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self._free = list(range(num_rows - 1, -1, -1))
+
+    def add(self, token_ids: np.ndarray, num_prompt_tokens: int, block_table: np.ndarray) -> int:
+        """Take a free row and fill it; return its index."""
+        if not self._free:
+            self._add_rows(max(1, len(self.num_tokens)))
+        index = self._free.pop()
+        self.num_tokens[index] = self.num_blocks[index] = 0
+        self.num_prompt_tokens[index] = num_prompt_tokens
+        self.append_tokens(index, token_ids)
+        self.append_blocks(index, block_table)
+        return index
+
+    def free(self, index: int) -> None:
+        """Give a row back."""
+        self._free.append(index)
+
+    def append_tokens(self, index: int, token_ids: np.ndarray | Sequence[int]) -> None:
+        """Add tokens at the end of a row."""
+        start = int(self.num_tokens[index])
+        end = start + len(token_ids)
+        if end > self.token_ids.shape[1]:
+            self.token_ids = _widen(self.token_ids, end)
+        self.token_ids[index, start:end] = token_ids
+        self.num_tokens[index] = end
+
+    def append_blocks(self, index: int, block_ids: np.ndarray | Sequence[int]) -> None:
+        """Add block ids at the end of a row's block table."""
+        start = int(self.num_blocks[index])
+        end = start + len(block_ids)
+        if end > self.block_tables.shape[1]:
+            self.block_tables = _widen(self.block_tables, end)
+        self.block_tables[index, start:end] = block_ids
+        self.num_blocks[index] = end
+
+    def tokens_of(self, index: int) -> np.ndarray:
+        """Return a row's tokens: [num_tokens] int32, a view that later appends may leave behind."""
+        return self.token_ids[index, : self.num_tokens[index]]
+
+    def blocks_of(self, index: int) -> np.ndarray:
+        """Return a row's block table: [num_blocks] int32, a view."""
+        return self.block_tables[index, : self.num_blocks[index]]
+
+    def _add_rows(self, count: int) -> None:
+        first = len(self.num_tokens)
+        for name in ("token_ids", "block_tables", "num_tokens", "num_prompt_tokens", "num_blocks"):
+            array: np.ndarray = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros((count, *array.shape[1:]), dtype=array.dtype)]))
+        self._free.extend(range(first + count - 1, first - 1, -1))
+
+
+def _widen(array: np.ndarray, needed: int) -> np.ndarray:
+    wider = np.zeros((array.shape[0], max(needed, 2 * array.shape[1])), dtype=array.dtype)
+    wider[:, : array.shape[1]] = array
+    return wider
