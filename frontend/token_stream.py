@@ -35,6 +35,11 @@ class Mailbox:
         self.start: RequestStart | None = None
         self.end: RequestEnd | None = None
         self.is_accepted = False
+        self._clock = asyncio.get_running_loop().time
+        self.submitted_at = self._clock()
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.ended_at: float | None = None
         self._pending: dict[int, TokenDelta] = {}
         self._changed = asyncio.Event()
         self._post = post
@@ -62,6 +67,9 @@ class Mailbox:
             return
         if new is not None:
             self._add(new)
+            self.last_token_at = self._clock()
+            if self.first_token_at is None:
+                self.first_token_at = self.last_token_at
 
     def put_end(self, end: RequestEnd) -> None:
         """The terminal message. Children that it leaves without a last delta were aborted."""
@@ -113,6 +121,7 @@ class Mailbox:
 
     def _finish(self, end: RequestEnd) -> None:
         self.end = end
+        self.ended_at = self._clock()
         self._forget(end.request_id)
         self._changed.set()
 
@@ -143,6 +152,26 @@ class TokenStream:
     def end(self) -> RequestEnd | None:
         """The terminal message, once it came."""
         return self._mailbox.end
+
+    @property
+    def submitted_at(self) -> float:
+        """When the request was sent, in seconds of the event loop's clock; so are the other times."""
+        return self._mailbox.submitted_at
+
+    @property
+    def first_token_at(self) -> float | None:
+        """When the first token came, whenever it was read."""
+        return self._mailbox.first_token_at
+
+    @property
+    def last_token_at(self) -> float | None:
+        """When the latest tokens came."""
+        return self._mailbox.last_token_at
+
+    @property
+    def ended_at(self) -> float | None:
+        """When the request was over for this side."""
+        return self._mailbox.ended_at
 
     async def accepted(self) -> None:
         """Wait until the engine took the request.
