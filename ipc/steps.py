@@ -69,6 +69,9 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
 class ExecuteStep(Message, frozen=True, kw_only=True):
     """One step. Applied in this order: removed rows, block copies, new rows, scheduled rows.
 
+    In each layer the keys and values of all rows are stored before any row attends: a row may read blocks that another
+    row of the same step fills, as it does when requests with one prompt head are admitted together.
+
     Attributes:
         removed_row_ids: finished or preempted since the last step; their rows are dropped.
         block_copies: (source, target) block ids, copied on the device before this step's writes.
@@ -90,7 +93,8 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
         token_ids: one per draw.
         logprobs: one per draw, or empty.
         prompt_logprobs: for prompt positions prompt_logprobs_start, +1, ...: each the logprob of the token there.
-        error: this row failed in preparation or has no token left to draw; the other rows are not touched.
+        error: this row failed in preparation or has no token left to draw; the other rows are not touched. The row is
+            dead from then on: a step that was sent ahead may still name it, and it is removed with a later one.
     """
 
     row_id: int
