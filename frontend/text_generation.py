@@ -19,7 +19,8 @@ from pagewire.ipc.sampling_params import SamplingParams
 
 from .engine_client import AsyncEngineClient
 from .outputs import RequestMetrics
-from .text_output import TextChunk, TextOutput
+from .text_output import TextChunk as TextChunk  # exported: readers of a Generation get them
+from .text_output import TextOutput
 from .token_stream import TokenStream
 from .tokenizer import Tokenizer
 
@@ -171,6 +172,16 @@ class Generation:
         return self._stream.start.prompt_logprobs
 
     @property
+    def queue_s(self) -> float | None:
+        """Seconds from the engine's receipt to the first schedule, known from the first chunk on."""
+        return None if self._stream.start is None else self._stream.start.queue_s
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often the request's blocks were taken and recomputed, known at its end."""
+        return 0 if self._stream.end is None else self._stream.end.num_preemptions
+
+    @property
     def metrics(self) -> RequestMetrics:
         """When things happened to the request, as far as it got."""
         stream, arrival = self._stream, self._arrival
@@ -187,7 +198,7 @@ class Generation:
             first_token_time=first_token_s,
             last_token_time=arrival.seconds_until(stream.last_token_at),
             finished_time=arrival.seconds_until(stream.ended_at),
-            num_preemptions=0 if stream.end is None else stream.end.num_preemptions,
+            num_preemptions=self.num_preemptions,
         )
 
     async def accepted(self) -> None:
