@@ -57,7 +57,7 @@ def train_byte_level(
     *,
     normalizer: normalizers.Normalizer | None = None,
     ignore_merges: bool = False,
-    vocab_size: int = 700,
+    vocab_size: int = 600,
 ) -> Tokenizer:
     """Train byte-level BPE on the corpus; `SPECIAL_TOKENS` are its first ids."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
 from pagewire.frontend.detokenizer import Detokenizer
 from pagewire.frontend.tokenizer import Tokenizer, load_tokenizer
 from pagewire.frontend.tokenizer_facts import TokenizerFacts
@@ -18,8 +20,6 @@ from tests.support.vocabularies import (
     train_sentencepiece,
     write_gguf,
 )
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 KINDS = ["byte_level", "sentencepiece", "sentencepiece_bare", "wordpiece"]

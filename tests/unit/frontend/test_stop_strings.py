@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pagewire.frontend.stop_strings import StopResult, StopStrings
 
 # Few letters, so that stop strings overlap themselves, each other and the cuts.
@@ -10,7 +11,9 @@ letters = st.text("abc", max_size=24)
 stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), max_size=4)
 
 
-def run(stops: list[str], pieces: list[tuple[str, bool]], *, include: bool = False) -> tuple[str, str | None, list[str]]:
+def run(
+    stops: list[str], pieces: list[tuple[str, bool]], *, include: bool = False
+) -> tuple[str, str | None, list[str]]:
     """Return the output, the stop string that ended it, and what was sent after each piece."""
     matcher = StopStrings(stops, include_in_output=include)
     sent: list[str] = []

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, normalizers, pre_tokenizers
+
 from pagewire.frontend.tokenizer import Tokenizer, load_tokenizer
 from pagewire.frontend.tokenizer_gguf import derive_merges
 from pagewire.frontend.tokenizer_gguf_splits import SPLIT_RULES
@@ -17,10 +18,12 @@ from tests.support.vocabularies import (
     train_sentencepiece,
     write_gguf,
 )
-from tokenizers import Regex, normalizers, pre_tokenizers
 
 # The pre-tokenizers of the models' own tokenizer.json, as published.
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -29,7 +32,15 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-TEXTS = ["Hello world! Café déjà vu — 123 😊", "\ta\t\tb", "北京 東京", "1234567 12 1", "é e\u0301", "👨\u200d👩\u200d👧", ""]
+TEXTS = [
+    "Hello world! Café déjà vu — 123 😊",
+    "\ta\t\tb",
+    "北京 東京",
+    "1234567 12 1",
+    "é e\u0301",
+    "👨\u200d👩\u200d👧",
+    "",
+]
 
 
 def split_words(pattern: str) -> pre_tokenizers.PreTokenizer:
@@ -54,29 +65,30 @@ REFERENCES = {
 }
 
 
-@pytest.fixture(params=[*REFERENCES])
-def pre(request: pytest.FixtureRequest) -> Iterator[str]:
-    return request.param
-
-
 def load(tmp_path: Path, metadata: dict[str, object]) -> Tokenizer:
     return load_tokenizer(write_gguf(tmp_path / "vocabulary.gguf", metadata))
 
 
-def test_byte_level_vocabulary_encodes_as_its_tokenizer_json(pre: str, tmp_path: Path) -> None:
+FUZZ = [pytest.param(1000, id="1000"), pytest.param(10_000, id="10000", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("num_fuzzed", FUZZ)
+@pytest.mark.parametrize("pre", REFERENCES)
+def test_byte_level_vocabulary_encodes_as_its_tokenizer_json(pre: str, num_fuzzed: int, tmp_path: Path) -> None:
     reference = REFERENCES[pre]()
     tokenizer = load(tmp_path, byte_level_metadata(reference, pre) | {"tokenizer.ggml.add_bos_token": False})
-    for text in [*TEXTS, *CORPUS, *fuzz_strings(seed=1, count=10_000)]:
+    for text in [*TEXTS, *CORPUS, *fuzz_strings(seed=1, count=num_fuzzed)]:
         expected = reference.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text, add_special_tokens=True) == expected, repr(text)
 
 
+@pytest.mark.parametrize("num_fuzzed", FUZZ)
 @pytest.mark.parametrize("adds_space", [True, False])
-def test_sentencepiece_vocabulary_encodes_as_sentencepiece(adds_space: bool, tmp_path: Path) -> None:
+def test_sentencepiece_vocabulary_encodes_as_sentencepiece(adds_space: bool, num_fuzzed: int, tmp_path: Path) -> None:
     reference = train_sentencepiece(add_dummy_prefix=adds_space)
     metadata = sentencepiece_metadata(reference) | {"tokenizer.ggml.add_space_prefix": adds_space}
     tokenizer = load(tmp_path, metadata)
-    for text in [*TEXTS, *CORPUS, *fuzz_strings(seed=2, count=10_000)]:
+    for text in [*TEXTS, *CORPUS, *fuzz_strings(seed=2, count=num_fuzzed)]:
         if "<s>" in text:  # sentencepiece itself never finds control tokens in a text
             continue
         assert tokenizer.encode(text, add_special_tokens=False) == reference.encode(text), repr(text)
@@ -100,7 +112,10 @@ def test_no_space_grows_after_special_tokens(tmp_path: Path) -> None:
 def test_text_after_a_special_token_begins_with_a_space_as_in_the_models_own_tokenizer(tmp_path: Path) -> None:
     processor = train_sentencepiece()
     tokenizer = load(tmp_path, sentencepiece_metadata(processor))
-    assert tokenizer.encode("<s>the dog", add_special_tokens=False) == [processor.bos_id(), *processor.encode("the dog")]
+    assert tokenizer.encode("<s>the dog", add_special_tokens=False) == [
+        processor.bos_id(),
+        *processor.encode("the dog"),
+    ]
 
 
 def test_special_tokens_are_found_whole_and_user_defined_ones_are_not_special(tmp_path: Path) -> None:
