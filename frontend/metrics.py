@@ -1,0 +1,313 @@
+"""/metrics in Prometheus' text format, with vLLM's names, so that existing dashboards and alerts read it.
+
+Nothing here runs per token but a bisection: the core's state arrives as one `StepStats` a step, requests report
+themselves when they end, and the families are built when someone scrapes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pagewire.ipc.outputs import EngineInfo, StepStats
+
+# vLLM's buckets: dashboards compute quantiles from them.
+_LATENCY_S = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
+_TTFT_S = (
+    .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
+_TOKEN_S = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
+_STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_NUM_CHILDREN = (1, 2, 5, 10, 20)
+_NUM_PREEMPTIONS = (0, 1, 2, 5, 10, 20, 50)
+
+FINISHED_REASONS = ("stop", "length", "abort", "error")
+
+
+class Histogram:
+    """Counts of values by upper bound.
+
+    Args:
+        bounds: ascending upper bounds, inclusive.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count `value` so many times."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return (upper bound, values up to it), as Prometheus wants them."""
+        total = 0
+        cumulative: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
+            total += count
+            cumulative.append((bound, total))
+        return cumulative
+
+    @property
+    def sum(self) -> float:
+        """The sum of all values."""
+        return self._sum
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an ended request leaves behind. Times are in seconds; None where it never got so far.
+
+    Attributes:
+        finish_reasons: one per child: stop, length, abort or error.
+        max_tokens: as asked for.
+        queue_s: from the core's receipt to its first schedule.
+        first_token_s: from arrival to the first token; last_token_s: to the last.
+    """
+
+    finish_reasons: tuple[str, ...]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    max_child_output_tokens: int
+    n: int
+    max_tokens: int | None
+    num_preemptions: int
+    e2e_s: float
+    queue_s: float | None
+    first_token_s: float | None
+    last_token_s: float | None
+
+
+class EngineTotals:
+    """The core's counters as totals since this process started: they go on where a restarted core begins at zero."""
+
+    def __init__(self) -> None:
+        self.latest = StepStats()
+        self._base = StepStats()
+
+    def update(self, stats: StepStats) -> None:
+        """Take the core's stats after a step."""
+        if stats.num_steps < self.latest.num_steps:  # a new core
+            self._base = msgspec.structs.replace(self._base, **{name: self.total(name) for name in _COUNTERS})
+        self.latest = stats
+
+    def total(self, name: str) -> int:
+        """Return the total of a counter of `StepStats`."""
+        total: int = getattr(self._base, name) + getattr(self.latest, name)
+        return total
+
+
+_COUNTERS = (
+    "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions",
+)  # fmt: skip
+
+
+class Metrics(Collector):
+    """All figures of one frontend.
+
+    Args:
+        model_name: the label of every series.
+        info: the engine's facts.
+    """
+
+    def __init__(self, model_name: str, info: EngineInfo) -> None:
+        self.totals = EngineTotals()
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._info = info
+        self._finished = dict.fromkeys(FINISHED_REASONS, 0)
+        self._num_prompt_tokens_cached = 0
+        self._num_prompt_tokens_computed = 0
+        self._http: dict[tuple[str, str, str], int] = {}
+        self._http_s: dict[tuple[str, str], Histogram] = {}
+        tokens = tuple(_one_two_five(info.max_model_len))
+        self.time_to_first_token = Histogram(_TTFT_S)
+        self.inter_token_latency = Histogram(_TOKEN_S)
+        self._iteration_tokens = Histogram(_STEP_TOKENS)
+        self._request_histograms = {
+            "e2e_request_latency_seconds": Histogram(_LATENCY_S),
+            "request_queue_time_seconds": Histogram(_LATENCY_S),
+            "request_inference_time_seconds": Histogram(_LATENCY_S),
+            "request_prefill_time_seconds": Histogram(_LATENCY_S),
+            "request_decode_time_seconds": Histogram(_LATENCY_S),
+            "request_time_per_output_token_seconds": Histogram(_TOKEN_S),
+            "request_prompt_tokens": Histogram(tokens),
+            "request_generation_tokens": Histogram(tokens),
+            "request_max_num_generation_tokens": Histogram(tokens),
+            "request_params_n": Histogram(_NUM_CHILDREN),
+            "request_params_max_tokens": Histogram(tokens),
+            "request_num_preemptions": Histogram(_NUM_PREEMPTIONS),
+            "request_prefill_kv_computed_tokens": Histogram(tokens),
+        }
+
+    def step_done(self, stats: StepStats) -> None:
+        """Take the core's stats after a step."""
+        is_new_step = stats.num_steps != self.totals.latest.num_steps
+        self.totals.update(stats)
+        if is_new_step and stats.num_scheduled_tokens:
+            self._iteration_tokens.observe(stats.num_scheduled_tokens)
+
+    def request_done(self, record: RequestRecord) -> None:
+        """Count a request that ended, whatever way."""
+        for reason in record.finish_reasons:
+            self._finished[reason] = self._finished.get(reason, 0) + 1
+        num_computed = record.num_prompt_tokens - record.num_cached_tokens
+        if record.first_token_s is not None:
+            self._num_prompt_tokens_cached += record.num_cached_tokens
+            self._num_prompt_tokens_computed += num_computed
+        values: dict[str, float | None] = {
+            "e2e_request_latency_seconds": record.e2e_s,
+            "request_prompt_tokens": record.num_prompt_tokens,
+            "request_generation_tokens": record.num_output_tokens,
+            "request_max_num_generation_tokens": record.max_child_output_tokens,
+            "request_params_n": record.n,
+            "request_params_max_tokens": record.max_tokens,
+            "request_num_preemptions": record.num_preemptions,
+            **_phases(record, num_computed),
+        }
+        for name, value in values.items():
+            if value is not None:
+                self._request_histograms[name].observe(value)
+
+    def http_done(self, handler: str, method: str, status: int, duration_s: float) -> None:
+        """Count an HTTP answer. `handler` is the route's pattern, never the path that a client made up."""
+        key = (handler, method, str(status))
+        self._http[key] = self._http.get(key, 0) + 1
+        self._http_s.setdefault((handler, method), Histogram(_LATENCY_S)).observe(duration_s)
+
+    def collect(self) -> Iterator[Metric]:
+        """Build all families; called by the registry for a scrape."""
+        yield from self._gauges()
+        yield from self._counters()
+        histograms = {
+            "time_to_first_token_seconds": self.time_to_first_token,
+            "inter_token_latency_seconds": self.inter_token_latency,
+            "time_per_output_token_seconds": self.inter_token_latency,  # its name before vLLM 0.11
+            "iteration_tokens_total": self._iteration_tokens,
+            **self._request_histograms,
+        }
+        for name, histogram in histograms.items():
+            family = HistogramMetricFamily(f"vllm:{name}", _help(name), labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), histogram.buckets(), histogram.sum)
+            yield family
+        yield from self._http_families()
+
+    def _gauges(self) -> Iterator[Metric]:
+        stats = self.totals.latest
+        usage = stats.num_used_blocks / stats.num_blocks if stats.num_blocks else 0.0
+        yield self._gauge("num_requests_running", stats.num_running)
+        yield self._gauge("num_requests_waiting", stats.num_waiting)
+        yield self._gauge("kv_cache_usage_perc", usage)
+        yield self._gauge("gpu_cache_usage_perc", usage)  # its name in older dashboards
+        info = self._info
+        facts = {
+            "block_size": str(info.block_size),
+            "num_gpu_blocks": str(0 if info.device == "cpu" else info.num_blocks),
+            "num_cpu_blocks": str(info.num_blocks if info.device == "cpu" else 0),
+            "cache_dtype": info.kv_cache_dtype,
+            "enable_prefix_caching": str(info.enable_prefix_caching),
+        }
+        yield self._gauge("cache_config_info", 1, facts)
+
+    def _counters(self) -> Iterator[Metric]:
+        totals = self.totals
+        yield self._counter("prompt_tokens", [({}, totals.total("num_prompt_tokens"))])
+        yield self._counter("generation_tokens", [({}, totals.total("num_generation_tokens"))])
+        yield self._counter("prefix_cache_queries", [({}, totals.total("prefix_cache_queries"))])
+        yield self._counter("prefix_cache_hits", [({}, totals.total("prefix_cache_hits"))])
+        yield self._counter("num_preemptions", [({}, totals.total("num_preemptions"))])
+        yield self._counter("prompt_tokens_cached", [({}, self._num_prompt_tokens_cached)])
+        yield self._counter(
+            "prompt_tokens_by_source",
+            [
+                ({"source": "local_compute"}, self._num_prompt_tokens_computed),
+                ({"source": "local_cache_hit"}, self._num_prompt_tokens_cached),
+            ],
+        )
+        yield self._counter(
+            "request_success", [({"finished_reason": reason}, count) for reason, count in self._finished.items()]
+        )
+
+    def _http_families(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "http_requests", "HTTP answers by route, method and status.", labels=["handler", "method", "status"]
+        )
+        for key, count in self._http.items():
+            requests.add_metric(list(key), count)
+        yield requests
+        durations = HistogramMetricFamily(
+            "http_request_duration_seconds", "From a request's head to its answer's end.", labels=["handler", "method"]
+        )
+        for route, histogram in self._http_s.items():
+            durations.add_metric(list(route), histogram.buckets(), histogram.sum)
+        yield durations
+
+    def _gauge(self, name: str, value: float, extra: dict[str, str] | None = None) -> Metric:
+        labels = {**self._labels, **(extra or {})}
+        family = GaugeMetricFamily(f"vllm:{name}", _help(name), labels=list(labels))
+        family.add_metric(list(labels.values()), value)
+        return family
+
+    def _counter(self, name: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+        samples = list(samples)
+        family = CounterMetricFamily(f"vllm:{name}", _help(name), labels=[*self._labels, *samples[0][0]])
+        for extra, value in samples:
+            family.add_metric([*self._labels.values(), *extra.values()], value)
+        return family
+
+
+def _phases(record: RequestRecord, num_computed: int) -> dict[str, float | None]:
+    """Return the parts of a request's time: queue -> prefill -> decode; the last two are inference."""
+    queue, first, last = record.queue_s, record.first_token_s, record.last_token_s
+    if queue is None or first is None or last is None:
+        return {}
+    num_later_tokens = record.max_child_output_tokens - 1
+    return {
+        "request_queue_time_seconds": queue,
+        "request_prefill_time_seconds": max(first - queue, 0.0),
+        "request_decode_time_seconds": last - first,
+        "request_inference_time_seconds": max(last - queue, 0.0),
+        "request_time_per_output_token_seconds": (last - first) / num_later_tokens if num_later_tokens > 0 else None,
+        "request_prefill_kv_computed_tokens": num_computed,
+    }
+
+
+def _one_two_five(limit: int) -> Iterator[int]:
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if factor * power > limit:
+                return
+            yield factor * power
+        power *= 10
+
+
+def _help(name: str) -> str:
+    return _HELP.get(name, name.replace("_", " ").capitalize() + ".")
+
+
+_HELP = {
+    "num_requests_running": "Requests that hold a row of the batch.",
+    "num_requests_waiting": "Requests that wait for their first or next schedule.",
+    "kv_cache_usage_perc": "Share of KV blocks in use, from 0 to 1.",
+    "gpu_cache_usage_perc": "Share of KV blocks in use, from 0 to 1 (older name).",
+    "prompt_tokens": "Prompt tokens prefilled, computed or cached.",
+    "generation_tokens": "Output tokens drawn.",
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
+    "request_success": "Finished answers by reason.",
+    "time_per_output_token_seconds": "Time between output tokens (older name).",
+    "iteration_tokens_total": "Tokens scheduled in a step.",
+    "request_queue_time_seconds": "From receipt to the first schedule.",
+    "request_prefill_time_seconds": "From the first schedule to the first token.",
+    "request_decode_time_seconds": "From the first token to the last.",
+    "request_inference_time_seconds": "From the first schedule to the last token.",
+    "request_params_n": "Answers asked for.",
+    "request_params_max_tokens": "Output tokens asked for.",
+    "request_prefill_kv_computed_tokens": "Prompt tokens computed, not cached.",
+}

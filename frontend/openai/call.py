@@ -1,0 +1,160 @@
+"""One HTTP request's generations: started together, counted in one place, and aborted together when it ends early."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+from pagewire.ipc.errors import PagewireError
+from pagewire.ipc.outputs import TokenLogprobs
+from pagewire.ipc.sampling_params import SamplingParams
+
+from ..request_timer import RequestTimer
+from ..text_generation import Generation, TextChunk
+from .responses import PromptTokensDetails, Usage
+from .schema import GenerationRequest
+from .serving import Serving
+
+logger = logging.getLogger(__name__)
+
+
+class Answer:
+    """All of one child's output, for answers that are not streamed."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.finish_reason = "abort"
+        self.stop_reason: str | int | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self._texts)
+
+    def add(self, chunk: TextChunk) -> None:
+        """Append a chunk."""
+        self._texts.append(chunk.text)
+        self.token_ids.extend(chunk.token_ids)
+        self.logprobs.extend(chunk.logprobs)
+        if chunk.finish_reason is not None:
+            self.finish_reason, self.stop_reason = chunk.finish_reason, chunk.stop_reason
+
+
+class Call:
+    """The generations of one HTTP request, one a prompt. Make it with `start_call`.
+
+    Attributes:
+        generations: in the order of the prompts; each has `n` children.
+        shows_output: False for a call that only scores its prompt: what it draws is neither shown nor counted.
+        has_failed: set by whoever told the client of a failure without raising it.
+    """
+
+    def __init__(self, generations: Sequence[Generation], timers: Sequence[RequestTimer], n: int) -> None:
+        self.generations = generations
+        self.n = n
+        self.shows_output = True
+        self.has_failed = False
+        self._timers = timers
+
+    async def accepted(self) -> None:
+        """Wait until the engine took every prompt.
+
+        Raises:
+            PagewireError: why it didn't take one.
+        """
+        for generation in self.generations:
+            await generation.accepted()
+
+    def count(self, prompt_index: int, chunk: TextChunk) -> None:
+        """Take note of a chunk; whoever reads a generation calls it for each."""
+        self._timers[prompt_index].chunk_came(chunk)
+
+    async def collect(self) -> list[list[Answer]]:
+        """Return every prompt's answers, when all have ended.
+
+        Raises:
+            PagewireError: why one of them failed.
+        """
+        # One after the other is no slower: all run at once in the engine, and what comes meanwhile waits merged.
+        collected: list[list[Answer]] = []
+        for prompt_index, generation in enumerate(self.generations):
+            answers = [Answer() for _ in range(self.n)]
+            async for chunk in generation:
+                self.count(prompt_index, chunk)
+                answers[chunk.index].add(chunk)
+            collected.append(answers)
+        return collected
+
+    def usage(self) -> Usage:
+        """Return what the call cost so far: each prompt once, every child's output."""
+        num_prompt = sum(len(generation.prompt_token_ids) for generation in self.generations)
+        num_output = sum(sum(timer.num_output_tokens) for timer in self._timers) if self.shows_output else 0
+        num_cached = sum(generation.num_cached_tokens for generation in self.generations)
+        return Usage(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_output,
+            total_tokens=num_prompt + num_output,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
+        )
+
+
+@asynccontextmanager
+async def start_call(
+    serving: Serving,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+    *,
+    request: GenerationRequest,
+    label: str,
+    add_special_tokens: bool,
+) -> AsyncIterator[Call]:
+    """Start one generation per prompt; leaving the context aborts those that still run.
+
+    Args:
+        serving: the served model.
+        prompts: texts or token ids.
+        params: how to draw, for all of them.
+        request: for priority and cache_salt.
+        label: the user's id of the request; several prompts get "-0", "-1", ... behind it.
+        add_special_tokens: put the begin-of-text token before a text.
+
+    Raises:
+        InvalidRequest: a prompt or a value can't be served; nothing runs then.
+    """
+    async with AsyncExitStack() as stack:
+        generations: list[Generation] = []
+        timers: list[RequestTimer] = []
+        for index, prompt in enumerate(prompts):
+            timer = RequestTimer(serving.metrics, params, serving.clock)
+            generation = await serving.generator.generate(
+                prompt,
+                params,
+                label=label if len(prompts) == 1 else f"{label}-{index}",
+                priority=request.priority or 0,
+                cache_salt=request.cache_salt or "",
+                add_special_tokens=add_special_tokens,
+            )
+            await stack.enter_async_context(aclosing(generation))
+            generations.append(generation)
+            timers.append(timer)
+        if serving.log_requests:
+            _log_request(label, generations, params)
+        call = Call(generations, timers, params.n)
+        try:
+            yield call
+        except PagewireError:
+            call.has_failed = True
+            raise
+        finally:
+            for timer, generation in zip(timers, generations, strict=True):
+                timer.done(generation, has_failed=call.has_failed)
+
+
+def _log_request(label: str, generations: Sequence[Generation], params: SamplingParams) -> None:
+    for generation in generations:
+        logger.info(
+            "Received request_id=%s: num_prompt_tokens=%s, params=%s", label, len(generation.prompt_token_ids), params
+        )

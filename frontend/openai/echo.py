@@ -1,0 +1,35 @@
+"""The prompt as `echo` repeats it in front of the answer."""
+
+from __future__ import annotations
+
+from ..text_generation import Generation
+from ..tokenizer import Tokenizer
+from .logprobs import echo_logprobs, prompt_token_texts
+from .responses import CompletionLogprobs
+
+
+class EchoedPrompt:
+    """One prompt's text, and its tokens' logprobs if they were asked for.
+
+    Args:
+        tokenizer: the vocabulary.
+        prompt: as the client sent it.
+        generation: whose prompt it is; has its prompt logprobs by now.
+        num_logprobs: alternatives per position; None for no logprobs.
+
+    Attributes:
+        text: the prompt; with logprobs exactly what its tokens join to.
+        logprobs: None unless asked for.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: str | list[int], generation: Generation, *, num_logprobs: int | None
+    ) -> None:
+        self.logprobs: CompletionLogprobs | None = None
+        if isinstance(prompt, str) and num_logprobs is None:
+            self.text = prompt
+            return
+        texts = prompt_token_texts(tokenizer, generation.prompt_token_ids)
+        self.text = "".join(texts)
+        if num_logprobs is not None:
+            self.logprobs = echo_logprobs(tokenizer, texts, generation.prompt_logprobs or [], num_logprobs)

@@ -1,0 +1,96 @@
+"""Reading a JSON body into a typed request: every malformed body is a 400 that names the place."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from pagewire.ipc.errors import InvalidRequest
+
+from .errors import BodyTimeout, UnsupportedMediaType
+
+# The longest wait for a whole body: a client that trickles bytes must not hold a connection for ever.
+BODY_TIMEOUT_S = 60.0
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?$", re.DOTALL)
+_PATH = re.compile(r" - at (?:key in )?`\$\.?(.*)`$")
+
+
+class JsonBody(Generic[T]):
+    """Decodes the bodies of one endpoint."""
+
+    def __init__(self, schema: type[T]) -> None:
+        self._decoder = msgspec.json.Decoder(schema)
+
+    async def read(self, request: web.Request) -> T:
+        """Read and decode the body of `request`.
+
+        Raises:
+            UnsupportedMediaType: the body isn't declared as JSON.
+            InvalidRequest: the body isn't JSON, or not of this endpoint's shape; `param` is the path of the field.
+            web.HTTPRequestEntityTooLarge: the body is over the server's limit.
+            BodyTimeout: it doesn't arrive in time.
+        """
+        if request.content_type.lower() != "application/json":
+            raise UnsupportedMediaType("Send the body as JSON, with the header Content-Type: application/json.")
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                body = await request.read()
+        except TimeoutError:
+            raise BodyTimeout(f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from None
+        return self.decode(body)
+
+    def decode(self, body: bytes) -> T:
+        """Decode a body.
+
+        Raises:
+            InvalidRequest: it isn't JSON, or not of this endpoint's shape.
+        """
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as exc:
+            raise _invalid_value(str(exc)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise InvalidRequest(f"The body is not valid JSON: {exc}.") from None
+        except RecursionError:
+            raise InvalidRequest("The body is nested too deeply.") from None
+
+
+def _invalid_value(text: str) -> InvalidRequest:
+    unknown = _UNKNOWN_FIELD.match(text)
+    if unknown is not None:
+        parent, name = unknown.group(2), unknown.group(1)
+        path = f"{parent}.{name}" if parent else name
+        return InvalidRequest(
+            f"Unknown field {path!r}: this server refuses what it would have to ignore; leave it out.", param=path
+        )
+    found = _PATH.search(text)
+    if found is None:
+        return InvalidRequest(f"The body has a wrong shape: {text}.")
+    # "messages[0].content" and "stop[...]" are found by their first name.
+    path = found.group(1)
+    return InvalidRequest(f"Wrong value for {path}: {text[: found.start()]}.", param=path)
+
+
+def encode_json(value: Any) -> bytes:  # Any: whatever msgspec can encode
+    """Return the JSON of a response."""
+    return _encoder.encode(value)
+
+
+def json_response(value: Any, request_id: str) -> web.Response:  # Any: as above
+    """Return a response with a JSON body."""
+    return web.Response(
+        body=encode_json(value),
+        content_type="application/json",
+        charset="utf-8",
+        headers={"X-Request-Id": request_id},
+    )
+
+
+_encoder = msgspec.json.Encoder()

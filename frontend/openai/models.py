@@ -1,0 +1,31 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from .errors import ModelNotFound
+from .json_body import json_response
+from .responses import ModelCard, ModelList
+from .serving import SERVING, Serving, request_id
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """List the names that this server answers to."""
+    serving = request.app[SERVING]
+    cards = [_card(serving, name) for name in serving.info.served_model_names]
+    return json_response(ModelList(data=cards), request_id(request))
+
+
+async def retrieve_model(request: web.Request) -> web.Response:
+    """Describe one of them. Names may hold slashes."""
+    serving = request.app[SERVING]
+    name = request.match_info["model"]
+    if name not in serving.info.served_model_names:
+        raise ModelNotFound(name)
+    return json_response(_card(serving, name), request_id(request))
+
+
+def _card(serving: Serving, name: str) -> ModelCard:
+    info = serving.info
+    return ModelCard(id=name, created=serving.started_at, root=info.model, max_model_len=info.max_model_len)

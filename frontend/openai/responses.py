@@ -1,0 +1,212 @@
+"""The response bodies and stream chunks, as OpenAI's clients and vLLM's read them.
+
+None is written as null; UNSET leaves a field out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+SYSTEM_FINGERPRINT = "pagewire"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Shared struct options; not a place for fields."""
+
+
+class PromptTokensDetails(_Part, frozen=True, kw_only=True):
+    """How many prompt tokens came from the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(_Part, frozen=True, kw_only=True):
+    """What a request cost. Prompt tokens count once, whatever n is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+# ---- logprobs
+
+
+class TopLogprob(_Part, frozen=True, kw_only=True):
+    """An alternative at a position. `bytes` are the token's exact ones; null for control tokens, which have no text."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(_Part, frozen=True, kw_only=True):
+    """A drawn token and its alternatives, the most likely first."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(_Part, frozen=True, kw_only=True):
+    """The chat endpoint's logprobs."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(_Part, frozen=True, kw_only=True):
+    """The completions endpoint's logprobs: parallel lists; the tokens join to the choice's text."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(_Part, frozen=True, kw_only=True):
+    """A prompt token, or an alternative at its position."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # token id -> entry; null for the first token
+
+
+# ---- chat
+
+
+class AnswerMessage(_Part, frozen=True, kw_only=True):
+    """The answer of a chat choice."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(_Part, frozen=True, kw_only=True):
+    """One of n answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatResponse(_Part, frozen=True, kw_only=True):
+    """POST /v1/chat/completions, not streamed."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    service_tier: None = None
+    system_fingerprint: str = SYSTEM_FINGERPRINT
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatDelta(_Part, frozen=True, kw_only=True):
+    """What a chunk adds to the answer."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(_Part, frozen=True, kw_only=True):
+    """A chunk's share of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(_Part, frozen=True, kw_only=True):
+    """An event of a chat stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    system_fingerprint: str = SYSTEM_FINGERPRINT
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+# ---- completions
+
+
+class CompletionChoice(_Part, frozen=True, kw_only=True):
+    """One answer, or a chunk's share of it; a choice's index is prompt index * n + child."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class CompletionResponse(_Part, frozen=True, kw_only=True):
+    """POST /v1/completions, not streamed; an event of its stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str = SYSTEM_FINGERPRINT
+    usage: Usage | UnsetType | None = UNSET
+
+
+# ---- models, tokens
+
+
+class ModelCard(_Part, frozen=True, kw_only=True):
+    """One name that this server answers to."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "pagewire"
+    root: str
+    parent: None = None
+    max_model_len: int
+
+
+class ModelList(_Part, frozen=True, kw_only=True):
+    """GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class TokenizeResponse(_Part, frozen=True, kw_only=True):
+    """POST /tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeResponse(_Part, frozen=True, kw_only=True):
+    """POST /detokenize."""
+
+    prompt: str

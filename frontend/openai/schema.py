@@ -1,0 +1,243 @@
+"""The request bodies: typed, bounded, and strict about unknown fields.
+
+None always means "not given". Fields that can't be served yet are declared with the values that ask for nothing; any
+other value is refused by name (see `refuse_unsupported`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from pagewire.ipc.errors import InvalidRequest
+
+MAX_PROMPTS = 1024
+MAX_MESSAGES = 10_000
+MAX_PARTS = 1000
+
+ShortText = Annotated[str, Meta(max_length=512)]
+TokenIds = Annotated[list[int], Meta(max_length=4096)]
+
+# Values besides null that ask for nothing, by the name of the field that isn't served.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "length_penalty": (1.0,),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "store": (False,),
+    "stream_interval": (1,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+}
+
+
+class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Shared struct options; not a place for fields."""
+
+
+class StreamOptions(_Body, kw_only=True):
+    """What a stream brings besides its tokens."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # padding against traffic analysis: none is sent, which "false" asks for
+
+
+class GenerationRequest(_Body, kw_only=True):
+    """What /v1/completions and /v1/chat/completions share."""
+
+    unsupported_fields: ClassVar[tuple[str, ...]] = ()
+
+    model: ShortText | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[int, float], Meta(max_length=4096)] | None = None
+    allowed_token_ids: Annotated[list[int], Meta(max_length=1_000_000)] | None = None
+    bad_words: Annotated[list[str], Meta(max_length=1000)] | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    stop: str | Annotated[list[str], Meta(max_length=1000)] | None = None
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    priority: int | None = None
+    cache_salt: ShortText | None = None
+    request_id: ShortText | None = None
+
+    # Informational: they change nothing here, nor elsewhere.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None  # Any: the client's own values, which nothing reads
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    session_id: str | None = None
+
+    # Accepted only at the values that ask for nothing; Any, because other shapes are refused by name.
+    early_stopping: Any = None
+    guided_choice: Any = None
+    guided_decoding_backend: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_whitespace_pattern: Any = None
+    kv_transfer_params: Any = None
+    length_penalty: Any = None
+    logits_processors: Any = None
+    logprob_token_ids: Any = None
+    repetition_detection: Any = None
+    response_format: Any = None
+    return_prompt_text: Any = None
+    return_tokens_as_token_ids: Any = None
+    store: Any = None
+    stream_interval: Any = None
+    structured_outputs: Any = None
+    thinking_token_budget: Any = None
+    truncate_prompt_tokens: Any = None
+    truncation_side: Any = None
+    use_beam_search: Any = None
+    vllm_xargs: Any = None
+
+
+_UNSUPPORTED_BOTH = (
+    "early_stopping", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
+    "guided_whitespace_pattern", "kv_transfer_params", "length_penalty", "logits_processors", "logprob_token_ids",
+    "repetition_detection", "response_format", "return_prompt_text", "return_tokens_as_token_ids", "store",
+    "stream_interval", "structured_outputs", "thinking_token_budget", "truncate_prompt_tokens", "truncation_side",
+    "use_beam_search", "vllm_xargs",
+)  # fmt: skip
+
+
+class CompletionRequest(GenerationRequest, kw_only=True):
+    """POST /v1/completions."""
+
+    unsupported_fields: ClassVar[tuple[str, ...]] = (*_UNSUPPORTED_BOTH, "best_of", "prompt_embeds", "suffix")
+
+    # A text, token ids, or a list of either; msgspec can't tell kinds of lists apart, `split_prompts` does.
+    prompt: str | list[str | int | list[int]] | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+
+    best_of: Any = None
+    prompt_embeds: Any = None
+    suffix: Any = None
+
+
+class ChatMessage(_Body, kw_only=True):
+    """A message as clients send it, answers of this server among them."""
+
+    role: ShortText
+    # Any: parts are checked where they are rendered, which names the place and the type of one that is not text.
+    content: str | Annotated[list[str | dict[str, Any]], Meta(max_length=MAX_PARTS)] | None = None
+    name: ShortText | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    # What an SDK's message object writes back; only their empty values are served (Any: refused by name otherwise).
+    refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    unsupported_fields: ClassVar[tuple[str, ...]] = (
+        *_UNSUPPORTED_BOTH, "audio", "chat_template", "documents", "echo", "function_call", "functions",
+        "media_io_kwargs", "mm_processor_kwargs", "modalities", "prediction", "reasoning_effort", "tool_choice",
+        "tools", "verbosity", "web_search_options",
+    )  # fmt: skip
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the model's own template
+    parallel_tool_calls: bool | None = None  # says nothing without tools
+    include_reasoning: bool | None = None  # says nothing without a reasoning parser
+
+    audio: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    echo: Any = None
+    function_call: Any = None
+    functions: Any = None
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None
+    modalities: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+class TokenizeRequest(_Body, kw_only=True):
+    """POST /tokenize: a text, or messages as the chat endpoint would render them."""
+
+    model: ShortText | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the model's own template
+
+
+class DetokenizeRequest(_Body, kw_only=True):
+    """POST /detokenize."""
+
+    model: ShortText | None = None
+    tokens: list[int]
+
+
+def refuse_unsupported(request: GenerationRequest) -> None:
+    """Refuse every field whose value asks for something that this server doesn't do yet.
+
+    Raises:
+        InvalidRequest: naming the first such field.
+    """
+    for name in request.unsupported_fields:
+        value = getattr(request, name)
+        if value is not None and not _is_neutral(name, value):
+            raise InvalidRequest(
+                f"{name} is not supported by this server (yet); leave it out rather than have it ignored.", param=name
+            )
+
+
+def _is_neutral(name: str, value: object) -> bool:
+    # `is` of types: True == 1, and {"best_of": true} asks for nothing sensible.
+    return any(
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in _NEUTRAL.get(name, ())
+    )

@@ -1,0 +1,93 @@
+"""What every handler needs: the engine, the model's text side, defaults and figures, passed as one value."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from pagewire.checkpoint.generation_config import GenerationDefaults
+from pagewire.ipc.errors import InvalidRequest, PagewireError
+from pagewire.ipc.outputs import EngineInfo
+
+from ..chat_template import ChatTemplate
+from ..metrics import Metrics
+from ..sse import StreamTimes
+from ..text_generation import TextGenerator
+from ..tokenizer import Tokenizer
+from .errors import ModelNotFound
+from .schema import GenerationRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """One served model.
+
+    Attributes:
+        info: the engine's facts; names[0] is reported as `model`, all are answered to.
+        generator: prompts -> text.
+        tokenizer, chat_template: the model's.
+        defaults: sampling values for requests that give none.
+        metrics: counts what is done.
+        death: why the engine is gone; None while it is there.
+        times: the limits of streams.
+        log_requests: log each request's parameters.
+        started_at: Unix time of the start, in seconds.
+        clock: seconds, monotonic. wall_clock: Unix time.
+    """
+
+    info: EngineInfo
+    generator: TextGenerator
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    defaults: GenerationDefaults
+    metrics: Metrics
+    death: Callable[[], PagewireError | None]
+    times: StreamTimes = field(default_factory=StreamTimes)
+    log_requests: bool = False
+    started_at: int = field(default_factory=lambda: int(time.time()))
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+    def check_model(self, model: str | None) -> str:
+        """Return the name to report for a request's `model`; none given is fine, there is only one.
+
+        Raises:
+            ModelNotFound: another model is asked for.
+        """
+        names = self.info.served_model_names
+        if model and model not in names:
+            raise ModelNotFound(model)
+        return model or names[0]
+
+
+SERVING = web.AppKey("serving", Serving)
+
+
+def request_id(request: web.Request) -> str:
+    """Return the id that the client chose for this HTTP request, or the one made for it. A label, never a key."""
+    label: str = request["request_id"]
+    return label
+
+
+def request_label(request: web.Request, body: GenerationRequest) -> str:
+    """Return the id to build the response's id of: the body's `request_id`, else the HTTP request's."""
+    if body.request_id is None:
+        return request_id(request)
+    if not is_safe_id(body.request_id):
+        raise InvalidRequest(
+            f"request_id must be 1 to {MAX_ID_CHARS} letters, digits or any of '._:-'.", param="request_id"
+        )
+    return body.request_id
+
+
+def is_safe_id(text: str) -> bool:
+    """Whether a client's id can be logged, and sent back in headers and in every chunk."""
+    return _SAFE_ID.fullmatch(text) is not None
+
+
+MAX_ID_CHARS = 128
+_SAFE_ID = re.compile(rf"[A-Za-z0-9._:\-]{{1,{MAX_ID_CHARS}}}")

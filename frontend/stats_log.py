@@ -1,0 +1,66 @@
+"""The line of throughput figures that the log shows every 10 s, in the wording that log readers know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from .metrics import EngineTotals
+
+INTERVAL_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class StatsLog:
+    """Says what the engine did since the last line; nothing while it is idle.
+
+    Args:
+        totals: the engine's counters.
+        device: "cpu" or a GPU's name.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, totals: EngineTotals, device: str, clock: Callable[[], float]) -> None:
+        self._totals = totals
+        self._memory = "CPU" if device == "cpu" else "GPU"
+        self._clock = clock
+        self._time = clock()
+        self._num_prompt_tokens = 0
+        self._num_generation_tokens = 0
+        self._was_busy = False
+
+    async def run(self, interval_s: float = INTERVAL_S) -> None:
+        """Log a line each interval, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            line = self.next_line()
+            if line is not None:
+                logger.info("%s", line)
+
+    def next_line(self) -> str | None:
+        """Return the line for the time since the last call; None if nothing happened.
+
+        The first idle interval after a busy one still gets its line: the log ends on the state of rest.
+        """
+        totals, now = self._totals, self._clock()
+        elapsed_s, self._time = max(now - self._time, 1e-9), now
+        prompt, generation = totals.total("num_prompt_tokens"), totals.total("num_generation_tokens")
+        num_prompt = prompt - self._num_prompt_tokens
+        num_generation = generation - self._num_generation_tokens
+        self._num_prompt_tokens, self._num_generation_tokens = prompt, generation
+        stats = totals.latest
+        is_busy = bool(num_prompt or num_generation or stats.num_running or stats.num_waiting)
+        is_silent, self._was_busy = not (is_busy or self._was_busy), is_busy
+        if is_silent:
+            return None
+        queries, hits = totals.total("prefix_cache_queries"), totals.total("prefix_cache_hits")
+        usage = stats.num_used_blocks / stats.num_blocks if stats.num_blocks else 0.0
+        return (
+            f"Engine 000: Avg prompt throughput: {num_prompt / elapsed_s:.1f} tokens/s, "
+            f"Avg generation throughput: {num_generation / elapsed_s:.1f} tokens/s, "
+            f"Running: {stats.num_running} reqs, Waiting: {stats.num_waiting} reqs, "
+            f"{self._memory} KV cache usage: {100 * usage:.1f}%, "
+            f"Prefix cache hit rate: {100 * hits / queries if queries else 0.0:.1f}%"
+        )
