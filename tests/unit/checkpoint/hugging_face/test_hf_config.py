@@ -1,0 +1,199 @@
+"""config.json in all its spellings becomes one ModelConfig, and what can't be served is refused by key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagewire.checkpoint.hugging_face.hf_config import read_hf_config
+from pagewire.checkpoint.model_config import LayerKind, ModelConfig
+from pagewire.ipc.errors import ConfigError
+from tests.support.tiny_model import tiny_checkpoint
+from tools.tiny_model.hugging_face import config_json
+from tools.tiny_model.spec import ARCHITECTURES, FAMILIES, Family, TinyModelSpec
+
+FULL, SLIDING = LayerKind.FULL, LayerKind.SLIDING
+ABSENT = object()
+
+
+def read(directory: Path, family: Family = "llama", **changes: Any) -> ModelConfig:
+    """Read a config.json with some keys changed, or left out (ABSENT); there are no other files."""
+    config = config_json(TinyModelSpec(family=family, num_layers=4)) | changes
+    config = {key: value for key, value in config.items() if value is not ABSENT}
+    (directory / "config.json").write_text(json.dumps(config))
+    return read_hf_config(directory)
+
+
+def refusal(directory: Path, family: Family = "llama", **changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(directory, family, **changes)
+    assert str(directory) in caught.value.message
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.slow  # the import of transformers
+@pytest.mark.parametrize("family", FAMILIES)
+def test_facts_are_those_that_transformers_reads(family: Family) -> None:
+    from transformers import AutoConfig
+
+    directory = tiny_checkpoint(family, dtype="bfloat16", sliding_window=8, tie_word_embeddings=True, rope_theta=5e5)
+    ours, reference = read_hf_config(directory), AutoConfig.from_pretrained(directory)
+    assert ours.architecture == ARCHITECTURES[family]
+    assert ours.vocab_size == reference.vocab_size
+    assert ours.hidden_size == reference.hidden_size
+    assert ours.intermediate_size == reference.intermediate_size
+    assert ours.num_layers == reference.num_hidden_layers
+    assert ours.num_heads == reference.num_attention_heads
+    assert ours.num_kv_heads == reference.num_key_value_heads
+    assert ours.head_dim == ours.rotary_dim == reference.head_dim
+    assert ours.rms_norm_eps == reference.rms_norm_eps
+    assert ours.rope_theta == reference.rope_parameters["rope_theta"] == 5e5
+    assert ours.max_position == reference.max_position_embeddings
+    assert ours.tie_word_embeddings == reference.tie_word_embeddings
+    assert ours.dtype == str(reference.dtype).removeprefix("torch.")
+    assert ours.bos_token_id == reference.bos_token_id
+    assert ours.eos_token_ids == (reference.eos_token_id,)
+    assert ours.qkv_bias == (family == "qwen2")
+    assert ours.qk_norm == (family == "qwen3")
+    layer_types = getattr(reference, "layer_types", None)
+    if layer_types is not None:
+        assert [f"{kind}_attention" for kind in ours.layer_kinds] == layer_types
+
+
+def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
+    message = refusal(tmp_path, architectures=["GPT2LMHeadModel"])
+    assert "GPT2LMHeadModel" in message
+    assert all(name in message for name in ARCHITECTURES.values())
+
+
+def test_architecture_follows_from_model_type_where_it_is_not_stated(tmp_path: Path) -> None:
+    assert read(tmp_path, "qwen3", architectures=ABSENT).architecture == "Qwen3ForCausalLM"
+    assert "lacks the key architectures" in refusal(tmp_path, architectures=ABSENT, model_type="gpt2")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "max_position_embeddings",
+    ],
+)
+def test_missing_or_senseless_key_is_named(tmp_path: Path, key: str) -> None:
+    assert f"lacks the key {key}" in refusal(tmp_path, **{key: ABSENT})
+    assert f"{key} must be" in refusal(tmp_path, **{key: "many"})
+    assert f"{key} must be" in refusal(tmp_path, **{key: 0})
+
+
+def test_unsupported_values_are_refused(tmp_path: Path) -> None:
+    assert "hidden_act is 'gelu'" in refusal(tmp_path, hidden_act="gelu")
+    assert "torch_dtype is 'float8'" in refusal(tmp_path, torch_dtype="float8")
+    assert "not a multiple of 3 key-value heads" in refusal(tmp_path, num_key_value_heads=3)
+    assert "not a multiple of 4 heads" in refusal(tmp_path, head_dim=ABSENT, hidden_size=66)
+    assert "rms_norm_eps must be a number" in refusal(tmp_path, rms_norm_eps=True)
+
+
+def test_defaults_are_those_of_the_family(tmp_path: Path) -> None:
+    assert read(tmp_path, head_dim=ABSENT).head_dim == 16
+    assert read(tmp_path, "qwen3", head_dim=ABSENT).head_dim == 128
+    assert read(tmp_path, num_key_value_heads=ABSENT).num_kv_heads == 4
+    assert read(tmp_path, rms_norm_eps=ABSENT).rms_norm_eps == 1e-6
+    assert read(tmp_path, rope_theta=ABSENT).rope_theta == 10_000.0
+    assert read(tmp_path).tokenizer_size == 512  # no tokenizer.json
+
+
+def test_biases_are_those_that_the_family_has(tmp_path: Path) -> None:
+    def biases(family: Family, **changes: Any) -> tuple[bool, bool, bool]:
+        config = read(tmp_path, family, **changes)
+        return config.qkv_bias, config.output_bias, config.mlp_bias
+
+    assert biases("llama") == (False, False, False)
+    assert biases("llama", attention_bias=True, mlp_bias=True) == (True, True, True)
+    assert biases("mistral", attention_bias=True) == (False, False, False)
+    assert biases("qwen2") == (True, False, False)
+    assert biases("qwen3", attention_bias=True) == (True, True, False)
+
+
+def test_window_holds_only_on_layers_so_marked(tmp_path: Path) -> None:
+    def windows(family: Family, **changes: Any) -> tuple[tuple[LayerKind, ...], int | None]:
+        config = read(tmp_path, family, **changes)
+        return config.layer_kinds, config.sliding_window
+
+    all_full = ((FULL,) * 4, None)
+    mixed = ["full_attention", "sliding_attention"] * 2
+    assert windows("mistral", sliding_window=8) == ((SLIDING,) * 4, 8)
+    assert windows("mistral", sliding_window=ABSENT) == ((SLIDING,) * 4, 4096)
+    assert windows("mistral", sliding_window=None) == all_full
+    assert windows("mistral", sliding_window=8, layer_types=["full_attention"] * 4) == all_full
+    assert windows("mistral", sliding_window=8, layer_types=mixed) == ((FULL, SLIDING) * 2, 8)
+    assert windows("llama", sliding_window=8) == all_full
+    for family in ("qwen2", "qwen3"):
+        on = {"use_sliding_window": True, "sliding_window": 8}
+        assert windows(family, **on, max_window_layers=3) == ((FULL, FULL, FULL, SLIDING), 8)
+        assert windows(family, **on, max_window_layers=0) == ((SLIDING,) * 4, 8)
+        assert windows(family, **on, max_window_layers=ABSENT) == all_full
+        assert windows(family, **on, layer_types=mixed) == ((FULL, SLIDING) * 2, 8)
+        assert windows(family, **on, layer_types=["full_attention"] * 4) == all_full
+        assert windows(family, use_sliding_window=True, sliding_window=None) == all_full
+        assert windows(family, use_sliding_window=False, sliding_window=8, max_window_layers=0) == all_full
+        assert windows(family, use_sliding_window=ABSENT, sliding_window=8, max_window_layers=0) == all_full
+    assert "has 1 entries for 4 layers" in refusal(tmp_path, "qwen2", **on, layer_types=["full_attention"])
+    assert "'linear_attention'" in refusal(tmp_path, "qwen2", **on, layer_types=["linear_attention"] * 4)
+
+
+def test_dtype_comes_from_the_weights_where_the_configuration_is_silent(tmp_path: Path) -> None:
+    source = tiny_checkpoint("llama", dtype="float16")
+    (tmp_path / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    assert read(tmp_path, torch_dtype=ABSENT).dtype == "float16"
+    assert read(tmp_path, torch_dtype=ABSENT, dtype="bfloat16").dtype == "bfloat16"
+    assert read(tmp_path, torch_dtype="torch.float32").dtype == "float32"
+
+
+def test_end_ids_of_all_sources_are_merged_in_order(tmp_path: Path) -> None:
+    assert read(tmp_path, eos_token_id=None).eos_token_ids == ()
+    assert read(tmp_path, eos_token_id=[7, 8]).eos_token_ids == (7, 8)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [8, 9]}))
+    assert read(tmp_path, eos_token_id=7).eos_token_ids == (7, 8, 9)
+    source = tiny_checkpoint("llama")
+    for name in ("tokenizer.json", "tokenizer_config.json"):  # eos_token is <|im_end|>, id 2
+        (tmp_path / name).write_bytes((source / name).read_bytes())
+    assert read(tmp_path, eos_token_id=7).eos_token_ids == (7, 8, 9, 2)
+    assert "eos_token_id must be a token id" in refusal(tmp_path, eos_token_id="</s>")
+
+
+def test_tokenizer_size_counts_added_tokens_and_ends_at_the_embedding(tmp_path: Path) -> None:
+    tokenizer: dict[str, Any] = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 9, "content": "<x>"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert read(tmp_path).tokenizer_size == 10
+    assert read(tmp_path, vocab_size=5).tokenizer_size == 5
+    tokenizer["model"] = {"type": "Unigram", "vocab": [["a", -1.0]] * 20}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert read(tmp_path).tokenizer_size == 20
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert "is not a tokenizer file" in refusal(tmp_path)
+
+
+def test_quantization_is_kept_as_it_stands(tmp_path: Path) -> None:
+    assert read(tmp_path).quantization is None
+    stated = {"quant_method": "gptq", "bits": 4}
+    assert read(tmp_path, quantization_config=stated).quantization == stated
+
+
+def test_unreadable_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json: can't be read"):
+        read_hf_config(tmp_path)
+    for content, message in (
+        (b"{", "is not valid JSON"),
+        (b"[]", "holds no JSON object"),
+        (b'"\xff"', "not valid JSON"),
+    ):
+        (tmp_path / "config.json").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            read_hf_config(tmp_path)

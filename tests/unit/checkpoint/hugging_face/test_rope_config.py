@@ -1,0 +1,91 @@
+"""Every spelling of rotary scaling means the same, and the longest context follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagewire.checkpoint.hugging_face.rope_config import RopeConfig, read_rope_config
+from pagewire.checkpoint.json_reader import JSONReader
+from pagewire.checkpoint.model_config import RopeScaling
+from pagewire.ipc.errors import ConfigError
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0, "truncate": False}
+KINDS: dict[str, tuple[dict[str, Any], RopeScaling, int]] = {
+    "linear": ({"factor": 2.0}, RopeScaling(kind="linear", factor=2.0, original_max_position=256), 512),
+    "dynamic": ({"factor": 2.0}, RopeScaling(kind="dynamic", factor=2.0, original_max_position=256), 512),
+    "llama3": (
+        LLAMA3,
+        RopeScaling(
+            kind="llama3", factor=8.0, original_max_position=64, low_freq_factor=1.0, high_freq_factor=4.0
+        ),
+        256,
+    ),
+    "yarn": (
+        YARN,
+        RopeScaling(kind="yarn", factor=4.0, original_max_position=64, beta_fast=16.0, truncate=False),
+        256,
+    ),
+}  # fmt: skip
+
+
+def read(**config: Any) -> RopeConfig:
+    return read_rope_config(JSONReader(Path("config.json"), {"max_position_embeddings": 256, **config}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_spellings_are_equal(kind: str) -> None:
+    parameters, scaling, max_position = KINDS[kind]
+    expected = RopeConfig(theta=5e5, partial_rotary_factor=1.0, scaling=scaling, max_position=max_position)
+    for keys in ({"type": kind}, {"rope_type": kind}, {"type": kind, "rope_type": kind}):
+        assert read(rope_theta=5e5, rope_scaling={**keys, **parameters}) == expected
+        assert read(rope_parameters={**keys, **parameters, "rope_theta": 5e5}) == expected
+        assert read(rope_theta=1e6, rope_parameters={**keys, **parameters, "rope_theta": 5e5}) == expected
+
+
+def test_no_scaling_in_all_spellings() -> None:
+    expected = RopeConfig(theta=10_000.0, partial_rotary_factor=1.0, scaling=None, max_position=256)
+    assert read() == expected
+    assert read(rope_scaling=None, rope_parameters=None) == expected
+    assert read(rope_scaling={"type": "default"}) == expected
+    assert read(rope_parameters={"rope_type": "default", "rope_theta": 10_000}) == expected
+    assert read(rope_parameters={"rope_theta": 10_000.0}) == expected
+
+
+def test_yarn_falls_back_to_the_stated_length_and_to_its_ratio() -> None:
+    without_original = read(rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    assert without_original.scaling == RopeScaling(kind="yarn", factor=4.0, original_max_position=256)
+    assert without_original.max_position == 1024
+    without_factor = read(rope_scaling={"rope_type": "yarn", "original_max_position_embeddings": 64})
+    assert without_factor.scaling == RopeScaling(kind="yarn", factor=4.0, original_max_position=64)
+    assert without_factor.max_position == 256
+
+
+def test_partial_rotation_is_read_from_both_places() -> None:
+    assert read(partial_rotary_factor=0.5).partial_rotary_factor == 0.5
+    assert read(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.25}).partial_rotary_factor == 0.25
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        ({"rope_type": "longrope", "factor": 2.0}, "'longrope' is not known; known are default, linear, dynamic"),
+        ({"type": "mrope", "mrope_section": [1, 2]}, "'mrope' is not known"),
+        ({"factor": 2.0}, "lacks the key rope_type"),
+        ({"rope_type": "linear"}, r"lacks the key rope_scaling\.factor"),
+        ({"rope_type": "linear", "factor": "two"}, r"rope_scaling\.factor must be a number"),
+        ({"rope_type": "linear", "factor": 0}, r"rope_scaling\.factor must be above 0"),
+        ({"rope_type": "llama3", "factor": 2.0}, r"lacks the key rope_scaling\.low_freq_factor"),
+        (
+            {"full_attention": {"rope_type": "default"}},
+            r"rope_scaling\.full_attention is a rotary embedding of its own",
+        ),
+        ("linear", "rope_scaling must be an object"),
+    ],
+)
+def test_unknown_or_incomplete_scaling_is_refused(scaling: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(rope_scaling=scaling)

@@ -1,0 +1,154 @@
+"""A hub id becomes local files: only those that are needed, and every failure one line that says what to do.
+
+Each resolution runs in a process of its own, because huggingface_hub reads its environment when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pagewire.checkpoint.loading import load_model_config
+from tests.support.fake_hub import FakeHub, FakeRepo, repo_files
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
+
+pytestmark = pytest.mark.slow
+
+_RESOLVE = """
+import json, sys
+from pagewire.checkpoint.resolve import resolve_model
+from pagewire.ipc.errors import ConfigError
+name, revision = json.loads(sys.argv[1])
+try:
+    model = resolve_model(name, revision=revision, progress=False)
+except ConfigError as error:
+    print(json.dumps({"error": error.message}))
+else:
+    print(json.dumps({"path": str(model.path), "name": model.name, "format": model.file_format}))
+"""
+
+
+class Resolver:
+    """Resolves names in a fresh process, with the fake hub as endpoint and an empty cache."""
+
+    def __init__(self, endpoint: str, home: Path) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        self.environment = {**kept, "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
+
+    def __call__(self, name: str, revision: str | None = None, **environment: str) -> dict[str, str]:
+        result = subprocess.run(
+            [sys.executable, "-c", _RESOLVE, json.dumps([name, revision])],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(result.stdout)
+
+    def error(self, name: str, revision: str | None = None, **environment: str) -> str:
+        message = self(name, revision, **environment)["error"]
+        assert "\n" not in message
+        return message
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    sharded = repo_files(tiny_checkpoint("qwen2", num_shards=2))
+    extras = {"README.md": b"text", "pytorch_model.bin": b"pickle", "consolidated.safetensors": b"other names"}
+    gguf = tiny_gguf("llama", "F16").path.read_bytes()
+    split = {
+        f"BF16/tiny-BF16-{path.name[5:]}": path.read_bytes()
+        for path in sorted(tiny_gguf("llama", "BF16", num_shards=2).path.parent.glob("*.gguf"))
+    }
+    repos = {
+        "acme/tiny": FakeRepo(sharded | extras, revisions={"v2": repo_files(tiny_checkpoint("llama"))}),
+        "acme/gated": FakeRepo(sharded, gated=True, token="hf_good"),
+        "acme/private": FakeRepo(sharded, private=True, token="hf_good"),
+        "acme/tiny-GGUF": FakeRepo(
+            {"tiny-Q4_K_M.gguf": b"not fetched", "tiny-f16.gguf": gguf, "config.json": b"{}"} | split
+        ),
+        "acme/pickled": FakeRepo({"config.json": b"{}", "pytorch_model.bin": b"pickle"}),
+    }
+    with FakeHub(repos) as hub:
+        yield hub
+
+
+@pytest.fixture
+def resolve(hub: FakeHub, tmp_path: Path) -> Resolver:
+    return Resolver(hub.endpoint, tmp_path / "home")
+
+
+def test_only_needed_files_are_fetched_and_served_offline_afterwards(hub: FakeHub, resolve: Resolver) -> None:
+    model = resolve("acme/tiny")
+    assert model["name"] == "acme/tiny"
+    assert model["format"] == "safetensors"
+    assert load_model_config(Path(model["path"])).architecture == "Qwen2ForCausalLM"
+    assert set(hub.downloaded()) == {
+        "config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json",
+        "tokenizer_config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    }  # fmt: skip
+    asked = len(hub.requests)
+    assert resolve("acme/tiny", HF_HUB_OFFLINE="1") == model
+    assert len(hub.requests) == asked
+    # A hub that is out of reach is no reason to fail either.
+    assert resolve("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9") == model
+
+
+def test_revision_selects_its_own_files(resolve: Resolver) -> None:
+    model = resolve("acme/tiny", "v2")
+    assert load_model_config(Path(model["path"])).architecture == "LlamaForCausalLM"
+    error = resolve.error("acme/tiny", "v3")
+    assert "has no revision 'v3'" in error
+
+
+def test_gguf_tag_selects_one_model_in_any_case_with_all_its_shards(hub: FakeHub, resolve: Resolver) -> None:
+    model = resolve("acme/tiny-GGUF:F16")
+    assert model["format"] == "gguf"
+    assert load_model_config(Path(model["path"])).dtype == "float16"
+    assert hub.downloaded() == ["tiny-f16.gguf"]
+    split = resolve("acme/tiny-GGUF:bf16")
+    assert split["path"].endswith("BF16/tiny-BF16-00001-of-00002.gguf")
+    assert load_model_config(Path(split["path"])).dtype == "bfloat16"
+    # Offline, from the cache.
+    assert resolve("acme/tiny-GGUF:f16", HF_HUB_OFFLINE="1") == {**model, "name": "acme/tiny-GGUF:f16"}
+
+
+def test_missing_or_absent_gguf_tag_lists_what_is_there(resolve: Resolver) -> None:
+    assert resolve.error("acme/tiny-GGUF:Q8_0") == (
+        "acme/tiny-GGUF: has no GGUF model 'Q8_0'; available are BF16, Q4_K_M, f16"
+    )
+    assert "choose one with acme/tiny-GGUF:TAG" in resolve.error("acme/tiny-GGUF")
+
+
+def test_gated_model_names_the_page_and_the_variable(hub: FakeHub, resolve: Resolver) -> None:
+    page = f"{hub.endpoint}/acme/gated"
+    expected = f"acme/gated is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
+    assert resolve.error("acme/gated") == expected
+    assert resolve.error("acme/gated", HF_TOKEN="hf_other") == expected
+    assert resolve("acme/gated", HF_TOKEN="hf_good")["format"] == "safetensors"
+
+
+def test_private_or_missing_model_names_the_page_and_the_variable(hub: FakeHub, resolve: Resolver) -> None:
+    for name in ("acme/private", "acme/nothing"):
+        error = resolve.error(name)
+        assert f"{hub.endpoint}/{name}" in error
+        assert "HF_TOKEN" in error
+    assert resolve("acme/private", HF_TOKEN="hf_good")["format"] == "safetensors"
+
+
+def test_offline_without_cached_copy_is_one_line(resolve: Resolver) -> None:
+    assert resolve.error("acme/tiny", HF_HUB_OFFLINE="1") == (
+        "acme/tiny: HF_HUB_OFFLINE is set, and the cache doesn't hold it"
+    )
+    assert "can't be reached" in resolve.error("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9")
+
+
+def test_pickled_weights_are_refused_by_name_and_not_fetched(hub: FakeHub, resolve: Resolver) -> None:
+    assert "pytorch_model.bin" in resolve.error("acme/pickled")
+    assert hub.downloaded() == []

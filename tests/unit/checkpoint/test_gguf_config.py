@@ -1,0 +1,202 @@
+"""GGUF metadata and tensors give the same ModelConfig as the config.json of the same model."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+import numpy as np
+import pytest
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.model_config import LayerKind, ModelConfig, RopeScaling
+from pagewire.ipc.errors import ConfigError
+from tests.support.tiny_model import tiny_gguf
+from tools.tiny_model.spec import Family
+
+FULL, SLIDING = LayerKind.FULL, LayerKind.SLIDING
+Setting = Callable[[gguf.GGUFWriter], None]
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_theta": 5e5}),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        ("mistral", {"sliding_window": 8, "head_dim": 32}),
+        ("qwen2", {"tie_word_embeddings": True, "sliding_window": 8}),
+        ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}),
+    ],
+)
+def test_same_facts_as_config_json(family: Family, options: dict[str, Any]) -> None:
+    tiny = tiny_gguf(family, "F32", **options)
+    expected = load_model_config(tiny.reference)
+    # Mistral's layers are llama's, and so are its files.
+    architecture = "LlamaForCausalLM" if family == "mistral" else expected.architecture
+    assert load_model_config(tiny.path) == msgspec.structs.replace(
+        expected, architecture=architecture, model_path=str(tiny.path), file_format="gguf"
+    )
+
+
+def test_dtype_is_that_of_the_matrices() -> None:
+    for quant, dtype in (("F16", "float16"), ("BF16", "bfloat16"), ("Q8_0", "quantized")):
+        assert load_model_config(tiny_gguf("llama", quant).path).dtype == dtype
+    assert load_model_config(tiny_gguf("llama", "F16", embedding_quant="Q8_0").path).dtype == "quantized"
+
+
+@pytest.mark.slow  # the import of transformers
+def test_llama3_scaling_is_read_as_its_factors() -> None:
+    from transformers import AutoConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    tiny = tiny_gguf("llama", "F32", rope_theta=500.0, rope_scaling={"rope_type": "llama3", **parameters})
+    scaling = load_model_config(tiny.path).rope_scaling
+    assert scaling is not None
+    assert scaling.kind == "llama3"
+    # The reference: inverse frequencies with and without scaling.
+    config = AutoConfig.from_pretrained(tiny.reference)
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    plain = 1.0 / 500.0 ** (np.arange(0, 16, 2) / 16)
+    np.testing.assert_allclose(plain / np.array(scaling.frequency_factors), scaled.numpy(), rtol=1e-6)
+    assert len(set(scaling.frequency_factors)) > 2
+
+
+def minimal(path: Path, arch: str = "llama", *settings: Setting, leave_out: str = "") -> Path:
+    """Write a file without weights but the embedding; `settings` add metadata, `leave_out` omits one key."""
+    writer = gguf.GGUFWriter(path, arch)
+    numbers = {
+        "block_count": 4, "context_length": 256, "embedding_length": 32, "feed_forward_length": 64,
+        "attention.head_count": 4,
+    }  # fmt: skip
+    for key, value in numbers.items():
+        if key != leave_out:
+            writer.add_uint32(f"{arch}.{key}", value)
+    if leave_out != "attention.layer_norm_rms_epsilon":
+        writer.add_layer_norm_rms_eps(1e-5)
+    for setting in settings:
+        setting(writer)
+    if leave_out != "token_embd.weight":
+        writer.add_tensor("token_embd.weight", np.zeros((16, 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def read(path: Path, *settings: Setting) -> ModelConfig:
+    return load_model_config(minimal(path / "model.gguf", "llama", *settings))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_model_config(path)
+    assert str(path) in caught.value.message
+    return caught.value.message
+
+
+def test_defaults_of_absent_metadata(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert (config.num_kv_heads, config.head_dim, config.rotary_dim, config.rope_theta) == (4, 8, 8, 10_000.0)
+    assert config.rms_norm_eps == 1e-5  # not the nearest fp32
+    assert (config.tokenizer_size, config.bos_token_id, config.eos_token_ids) == (16, None, ())
+    assert config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+        "token_embd.weight",
+    ],
+)
+def test_missing_fact_is_named(tmp_path: Path, key: str) -> None:
+    assert key in refusal(minimal(tmp_path / "model.gguf", leave_out=key))
+
+
+def test_unsupported_models_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    message = refusal(minimal(path, "gpt2"))
+    assert "'gpt2'" in message
+    assert "llama, qwen2, qwen3" in message
+    assert "mixture of experts" in refusal(minimal(path, "llama", lambda writer: writer.add_expert_count(8)))
+    per_layer = [4, 4, 2, 2]
+    assert "differs between layers" in refusal(
+        minimal(path, "llama", lambda writer: writer.add_head_count_kv(per_layer))
+    )
+    longrope = gguf.RopeScalingType.LONGROPE
+    assert "'longrope' is not known" in refusal(
+        minimal(
+            path, "llama", lambda writer: (writer.add_rope_scaling_type(longrope), writer.add_rope_scaling_factor(2))
+        )
+    )
+
+
+def test_sizes_per_layer_are_taken_if_they_are_equal(tmp_path: Path) -> None:
+    assert read(tmp_path, lambda writer: writer.add_head_count_kv([2] * 4)).num_kv_heads == 2
+
+
+def test_window_pattern_is_resolved_per_layer(tmp_path: Path) -> None:
+    def windows(*settings: Setting) -> tuple[tuple[LayerKind, ...], int | None]:
+        config = read(tmp_path, *settings)
+        return config.layer_kinds, config.sliding_window
+
+    def window(writer: gguf.GGUFWriter) -> None:
+        writer.add_sliding_window(8)
+
+    key = "llama.attention.sliding_window_pattern"
+    assert windows() == ((FULL,) * 4, None)
+    assert windows(lambda writer: writer.add_sliding_window(0)) == ((FULL,) * 4, None)
+    assert windows(window) == ((SLIDING,) * 4, 8)
+    assert windows(window, lambda writer: writer.add_uint32(key, 2)) == ((SLIDING, FULL) * 2, 8)
+    pattern = [False, True, True, False]
+    assert windows(window, lambda writer: writer.add_array(key, pattern)) == ((FULL, SLIDING, SLIDING, FULL), 8)
+    assert windows(window, lambda writer: writer.add_array(key, [False] * 4)) == ((FULL,) * 4, None)
+
+
+def test_end_ids_are_all_that_end_an_answer(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        lambda writer: writer.add_eos_token_id(5),
+        lambda writer: writer.add_eot_token_id(6),
+        lambda writer: writer.add_uint32("tokenizer.ggml.eom_token_id", 5),
+        lambda writer: writer.add_bos_token_id(0xFFFFFFFF),
+    )
+    assert (config.eos_token_ids, config.bos_token_id) == ((5, 6), None)
+    path = minimal(tmp_path / "model.gguf", "llama", lambda writer: writer.add_eos_token_id(16))
+    assert "tokenizer.ggml.eos_token_id is 16, the vocabulary ends at 16" in refusal(path)
+
+
+def test_yarn_attention_factor_is_a_multiple_of_the_papers(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN),
+        lambda writer: writer.add_rope_scaling_factor(4.0),
+        lambda writer: writer.add_rope_scaling_orig_ctx_len(64),
+        lambda writer: writer.add_float32("llama.rope.scaling.attn_factor", 0.5),
+    )
+    assert isinstance(config.rope_scaling, RopeScaling)
+    assert config.rope_scaling.attention_factor == pytest.approx(0.5 * (0.1 * np.log(4.0) + 1))
+    assert config.max_position == 256
+
+
+def test_missing_path_is_one_line(tmp_path: Path) -> None:
+    assert "there is no such file or directory" in refusal(tmp_path / "absent.gguf")
+    (tmp_path / "short.gguf").write_bytes(b"GGUF" + struct.pack("<I", 3))
+    assert "truncated" in refusal(tmp_path / "short.gguf")
