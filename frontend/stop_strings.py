@@ -83,10 +83,13 @@ class StopStrings:
         return best
 
     def _open_end(self, unsettled: str) -> str:
-        for start in range(max(0, len(unsettled) - self._max_open), len(unsettled)):
-            if unsettled[start] not in self._first_characters:
+        tail = unsettled[max(0, len(unsettled) - self._max_open) :]
+        if self._first_characters.isdisjoint(tail):  # nearly always: one pass in C instead of the loop
+            return ""
+        for start, character in enumerate(tail):
+            if character not in self._first_characters:
                 continue
-            end = unsettled[start:]
+            end = tail[start:]
             if any(len(stop) > len(end) and stop.startswith(end) for stop in self._stops):
                 return end
         return ""

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from pagewire.frontend import tokenizer_directory
 from pagewire.frontend.tokenizer import Tokenizer, load_tokenizer
+from pagewire.frontend.tokenizer_gguf import read_gguf
 from pagewire.ipc.errors import ConfigError, InvalidRequest
 from tests.support.vocabularies import (
     CORPUS,
@@ -52,6 +53,33 @@ def test_directory_encodes_and_decodes_as_the_tokenizers_library(tokenizer: Toke
             assert tokenizer.decode(shuffled, skip_special_tokens=skip) == reference.decode(
                 shuffled, skip_special_tokens=skip
             )
+
+
+@pytest.fixture
+def sentencepiece_dir(tmp_path: Path) -> Path:
+    gguf = write_gguf(tmp_path / "model.gguf", sentencepiece_metadata(train_sentencepiece()))
+    return save_directory(tmp_path / "hf", read_gguf(gguf)[0])
+
+
+def test_sentencepiece_directory_decodes_as_the_tokenizers_library(sentencepiece_dir: Path) -> None:
+    tokenizer = load_tokenizer(sentencepiece_dir)
+    reference = Backend.from_file(str(sentencepiece_dir / "tokenizer.json"))
+    rng = random.Random(0)
+    num_compared = 0
+    for _ in range(2000):
+        ids = [rng.randrange(tokenizer.vocab_size) for _ in range(6)]
+        skip = rng.random() < 0.5
+        text = tokenizer.decode(ids, skip_special_tokens=skip)
+        if "\N{REPLACEMENT CHARACTER}" not in text:
+            num_compared += 1
+            assert text == reference.decode(ids, skip_special_tokens=skip)
+    assert num_compared > 200
+
+
+def test_whole_characters_survive_beside_invalid_bytes(sentencepiece_dir: Path) -> None:
+    tokenizer = load_tokenizer(sentencepiece_dir)
+    ids = [tokenizer.id_of(f"<0x{byte:02X}>") for byte in "ď".encode() + b"\xff"]
+    assert tokenizer.decode(ids) == "ď\N{REPLACEMENT CHARACTER}"
 
 
 def test_facts_of_the_configuration(tokenizer: Tokenizer) -> None:
