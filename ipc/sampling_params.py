@@ -7,6 +7,7 @@ the engine core and the executors only ever see token ids.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +17,7 @@ from .errors import InvalidRequest
 MAX_N = 128  # children of one request; each holds a batch row
 MAX_BAD_WORDS = 128
 MAX_STOP_STRINGS = 16
+MAX_BIAS = 100  # beyond it a bias can't change a draw any more, but could overflow fp32
 GREEDY_BELOW = 1e-5  # a temperature below it means greedy
 MIN_TEMPERATURE = 0.01  # a sampling temperature below it is raised to it: logits / t must stay finite in fp32
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -76,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _check_ranges(self)
         _check_text_options(self)
 
@@ -139,10 +142,36 @@ def resolve_sampling(
         num_logprobs=params.logprobs,
         num_prompt_logprobs=params.prompt_logprobs,
         end_token_ids=sorted({*end_token_ids, *params.stop_token_ids}) if params.min_tokens else [],
-        logit_bias={token: min(max(bias, -100.0), 100.0) for token, bias in (params.logit_bias or {}).items()},
+        logit_bias={token: min(max(bias, -MAX_BIAS), MAX_BIAS) for token, bias in (params.logit_bias or {}).items()},
         allowed_token_ids=params.allowed_token_ids,
         bad_words_token_ids=[list(ids) for ids in bad_words_token_ids],
     )
+
+
+_FIELDS = msgspec.structs.fields(SamplingParams)
+# The same fields without the checks: msgspec.convert reads each value's type against it, in one call.
+_Typed = msgspec.defstruct("_Typed", [(field.name, field.type) for field in _FIELDS])
+_PLAIN = (int, float, bool, type(None), str, list, dict)
+_SCALARS = tuple(field.name for field in _FIELDS if isinstance(field.default, int | float | None))
+
+
+def _check_types(p: SamplingParams) -> None:
+    """Refuse a value of another type here: on the wire it would spoil the whole message, not only this request.
+
+    numpy's scalars, which seeds and temperatures often are, become Python's.
+    """
+    for name in _SCALARS:
+        value = getattr(p, name)
+        if type(value) not in _PLAIN and isinstance(value, numbers.Real):
+            plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+            msgspec.structs.force_setattr(p, name, plain)
+    try:
+        msgspec.convert(p, _Typed, from_attributes=True)
+    except msgspec.ValidationError as exc:
+        # "Expected `int`, got `str` - at `key` in `$.logit_bias`"
+        reason, _, path = str(exc).partition(" - at ")
+        field = path.rpartition("$.")[2].rstrip("`").partition("[")[0]
+        raise InvalidRequest(f"{field} has a value of the wrong type: {reason}.", param=field) from exc
 
 
 def _check_ranges(p: SamplingParams) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
 from .errors import ContextTooLong, InvalidRequest
 from .requests import AddRequest, GenerateTask
-from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_N, Sampling
+from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_BIAS, MAX_N, MIN_TEMPERATURE, Sampling
 
 MAX_TOKEN_IDS = 4096  # entries of each id list besides the prompt; bounds what one request makes the core hold
 MAX_SALT_CHARS = 128
@@ -62,16 +61,22 @@ def _check_prompt(prompt: list[int], limits: RequestLimits) -> None:
 def _check_task(task: GenerateTask, limits: RequestLimits) -> None:
     most = min(MAX_N, limits.max_num_seqs)
     _require(1 <= task.n <= most, "n", task.n, f"from 1 to {most}: children of a request run together")
-    _require(task.max_tokens is None or task.max_tokens >= 1, "max_tokens", task.max_tokens, "at least 1, or null")
+    most_tokens = task.max_tokens
+    _require(most_tokens is None or 1 <= most_tokens <= INT64_MAX, "max_tokens", most_tokens, "at least 1, or null")
     for name, ids in (("eos_token_ids", task.eos_token_ids), ("stop_token_ids", task.stop_token_ids)):
         _check_id_list(name, ids, limits)
     _check_sampling(task.sampling, limits)
 
 
 def _check_sampling(s: Sampling, limits: RequestLimits) -> None:
+    _require(
+        s.temperature == 0 or MIN_TEMPERATURE <= s.temperature <= 2,
+        "temperature",
+        s.temperature,
+        f"0 (greedy), or from {MIN_TEMPERATURE} to 2",
+    )
+    _require(0 < s.top_p <= 1, "top_p", s.top_p, "above 0 and at most 1")
     finite = (
-        ("temperature", s.temperature, 0.0, 2.0),
-        ("top_p", s.top_p, math.ulp(0.0), 1.0),
         ("min_p", s.min_p, 0.0, 1.0),
         ("presence_penalty", s.presence_penalty, -2.0, 2.0),
         ("frequency_penalty", s.frequency_penalty, -2.0, 2.0),
@@ -79,8 +84,8 @@ def _check_sampling(s: Sampling, limits: RequestLimits) -> None:
     )
     for name, value, low, high in finite:
         _require(low <= value <= high, name, value, f"from {low:g} to {high:g}")
-    _require(s.top_k >= 0, "top_k", s.top_k, "at least 0")
-    _require(s.min_tokens >= 0, "min_tokens", s.min_tokens, "at least 0")
+    _require(0 <= s.top_k <= INT64_MAX, "top_k", s.top_k, "at least 0")
+    _require(0 <= s.min_tokens <= INT64_MAX, "min_tokens", s.min_tokens, "at least 0")
     _check_int64("seed", [s.seed])
     most = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
     for name, count in (("logprobs", s.num_logprobs), ("prompt_logprobs", s.num_prompt_logprobs)):
@@ -91,7 +96,8 @@ def _check_sampling(s: Sampling, limits: RequestLimits) -> None:
     _check_id_list("stop_token_ids", s.end_token_ids, limits)
     _check_ids("logit_bias", s.logit_bias, limits)
     _require(len(s.logit_bias) <= MAX_TOKEN_IDS, "logit_bias", len(s.logit_bias), f"at most {MAX_TOKEN_IDS} entries")
-    _require(all(math.isfinite(b) for b in s.logit_bias.values()), "logit_bias", "a value", "finite")
+    for token_id, bias in s.logit_bias.items():
+        _require(-MAX_BIAS <= bias <= MAX_BIAS, "logit_bias", f"{token_id}: {bias}", f"from -{MAX_BIAS} to {MAX_BIAS}")
     _check_allowed(s, limits)
 
 
@@ -104,7 +110,8 @@ def _check_allowed(s: Sampling, limits: RequestLimits) -> None:
         _check_id_list("bad_words", ids, limits)
     if s.allowed_token_ids is None:
         return
-    _require(len(s.allowed_token_ids) > 0, "allowed_token_ids", "an empty list", "non-empty, or null")
+    count = len(s.allowed_token_ids)
+    _require(0 < count <= limits.vocab_size, "allowed_token_ids", f"{count} ids", f"from 1 to {limits.vocab_size} ids")
     _check_ids("allowed_token_ids", s.allowed_token_ids, limits)
     banned = {ids[0] for ids in s.bad_words_token_ids if len(ids) == 1}
     _require(

@@ -1,4 +1,4 @@
-"""What has to be green before a commit: format, lint, types, file sizes, unit tests.
+"""What has to be green before a commit: format, lint, types, layout, unit tests.
 
     python -m tools.check            everything but the slow tests
     python -m tools.check --fix      let ruff mend what it can first
@@ -28,12 +28,11 @@ class Step(NamedTuple):
 
 def steps(*, fix: bool, with_tests: bool) -> list[Step]:
     """Return the checks in the order of their run: the quick ones first."""
-    # The layout of the project is a test, and so quick that it counts among the static checks.
+    # The layout (import arrows, file sizes, packaging) is a test, and so quick that it counts among the static checks.
     tests = ["tests/unit", "-m", "not slow and not gpu"] if with_tests else ["tests/unit/project/test_layout.py"]
     return [
         Step("format", ["ruff", "format", "--quiet", *([] if fix else ["--check", "--diff"]), "."]),
         Step("lint", ["ruff", "check", "--quiet", *(["--fix"] if fix else []), "."]),
-        Step("file sizes", ["tools.file_sizes"]),
         Step("types", ["mypy", "--no-error-summary", ".typing/pagewire", "tools"]),
         Step("unit tests" if with_tests else "layout", ["pytest", "-q", *tests]),
     ]
@@ -41,9 +40,11 @@ def steps(*, fix: bool, with_tests: bool) -> list[Step]:
 
 def main() -> int:
     """Run the checks and return the exit code: 0 if all are green."""
-    parser = argparse.ArgumentParser(prog="python -m tools.check", description="Format, lint, types, unit tests.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.check", description="Format, lint, types, layout, unit tests."
+    )
     parser.add_argument("--fix", action="store_true", help="let ruff format and mend what it can")
-    parser.add_argument("--no-tests", action="store_true", help="only what runs no code of the project")
+    parser.add_argument("--no-tests", action="store_true", help="the static checks alone")
     arguments = parser.parse_args()
     results: list[tuple[Step, bool, float]] = []
     for step in steps(fix=arguments.fix, with_tests=not arguments.no_tests):
