@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 import zmq
+
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.channels import ClientId, ClientRouter
@@ -72,7 +74,7 @@ class EngineCore:
         self._ready: Ready | None = None
         self._engine: Engine | None = None
         self._failure: PagewireError | None = None
-        self._model: ModelConfig = load_model_config(config.model.model_path)
+        self._model: ModelConfig = load_model_config(Path(config.model.model_path))
         self._poller = zmq.Poller()
         self._poller.register(self._router.socket, zmq.POLLIN)
         for fd in watch.fds:
@@ -101,7 +103,7 @@ class EngineCore:
     def _wait(self) -> bool:
         """Block until something happens; return whether the parent ended or ordered a stop."""
         is_busy = self._engine is not None and self._engine.has_work()
-        events = dict(self._poller.poll(PING_INTERVAL_S * 1000 if is_busy else None))
+        events = dict(self._poller.poll(int(PING_INTERVAL_S * 1000) if is_busy else None))
         return any(fd in events for fd in self._watch.fds)
 
     def _drain_clients(self, now: float) -> None:
@@ -194,6 +196,7 @@ class EngineCore:
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             enable_prefix_caching=config.cache.enable_prefix_caching,
+            seed=config.model.seed,
             startup=(("start executor process", max(loading_s, 0.0)), *executor.startup),
             memory=executor.memory,
         )

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from pathlib import Path
 
 import msgspec
+
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.ipc.config import EngineConfig
@@ -30,7 +32,8 @@ def prepare_engine(config: EngineConfig) -> EngineConfig:
         ConfigError: the model is not found or not supported, or a flag does not fit it.
     """
     options = config.model
-    resolved = resolve_model(options.model, revision=options.revision, download_dir=options.download_dir)
+    download_dir = None if options.download_dir is None else Path(options.download_dir)
+    resolved = resolve_model(options.model, revision=options.revision, download_dir=download_dir)
     model = load_model_config(resolved.path)
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise ConfigError(

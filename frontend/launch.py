@@ -1,0 +1,232 @@
+"""The supervisor: `pagewire serve` and `pagewire engine` from the first check to the ordered stop.
+
+What can fail at once fails first: the port is bound and the model found before a process is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.endpoints import check_address, check_listen_address
+from pagewire.ipc.errors import EngineDead, MachineError, PagewireError, StartError
+from pagewire.ipc.logs import setup_logging
+
+from .engine_client import AsyncEngineClient
+from .engine_process import EngineProcess, prepare_engine
+from .listener import describe_listeners, open_listeners
+from .startup_report import StartupReport, describe_engine
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTACH_TIMEOUT_S = 600.0  # an engine that was started at the same time may still be loading its model
+
+
+def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
+    """Serve HTTP until a signal or the engine's end; return the exit code.
+
+    Raises:
+        StartError: what the command line asks can't be met, or the machine lacks something.
+    """
+    setup_logging("frontend", engine_config.log_level)
+    report = StartupReport()
+    with open_listeners(server_config) as listeners:
+        if server_config.engine is not None:
+            check_address(server_config.engine)
+            return uvloop.run(_serve_attached(server_config.engine, engine_config, server_config, listeners, report))
+        with report.phase("find the model"):
+            engine_config = prepare_engine(engine_config)
+        return uvloop.run(_serve_own(engine_config, server_config, listeners, report))
+
+
+def run_engine(engine_config: EngineConfig, listen: str, insecure: bool) -> int:
+    """Run an engine without HTTP until a signal or its end; return the exit code.
+
+    Raises:
+        StartError: what the command line asks can't be met, or the machine lacks something.
+    """
+    setup_logging("engine", engine_config.log_level)
+    check_listen_address(listen, insecure=insecure)
+    report = StartupReport()
+    with report.phase("find the model"):
+        engine_config = prepare_engine(engine_config)
+    return uvloop.run(_run_engine(engine_config, listen, report))
+
+
+class _Stopped(Exception):
+    """A signal asks for an ordered stop."""
+
+
+async def _serve_own(
+    engine_config: EngineConfig, server_config: ServerConfig, listeners: list[socket.socket], report: StartupReport
+) -> int:
+    stop = _stop_on_signals()
+    try:
+        async with _running_engine(engine_config) as engine:
+            from .http_service import HTTPService, load_text_side  # aiohttp and tokenizers, while the engine loads
+
+            with report.phase("load the tokenizer"):
+                text = await asyncio.to_thread(
+                    load_text_side, Path(engine_config.model.model_path), engine_config, server_config
+                )
+            client = await _until_stopped(engine.connect("frontend"), stop)
+            service = HTTPService(client, text, server_config)
+            async with service.serving(listeners):
+                _log_ready(report.lines(client.info), listeners, server_config)
+                await _until_stopped(client.wait_dead(), stop)
+                return _engine_ended(client)
+    except _Stopped:
+        return 0
+
+
+async def _serve_attached(
+    address: str,
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    listeners: list[socket.socket],
+    report: StartupReport,
+) -> int:
+    from .http_service import HTTPService, load_text_side
+
+    stop = _stop_on_signals()
+    try:
+        with report.phase("attach to the engine"):
+            connecting = AsyncEngineClient.connect(address, name="frontend", timeout_s=ATTACH_TIMEOUT_S)
+            client = await _until_stopped(connecting, stop)
+        async with client:
+            with report.phase("load the tokenizer"):
+                text = await asyncio.to_thread(
+                    load_text_side, Path(client.info.model_path), engine_config, server_config
+                )
+            service = HTTPService(client, text, server_config)
+            async with service.serving(listeners):
+                _log_ready(describe_engine(client.info), listeners, server_config)
+                await _until_stopped(client.wait_dead(), stop)
+                return _engine_ended(client)
+    except _Stopped:
+        return 0
+
+
+async def _run_engine(config: EngineConfig, listen: str, report: StartupReport) -> int:
+    stop = _stop_on_signals()
+    try:
+        async with _running_engine(config, address=listen) as engine:
+            client = await _until_stopped(engine.connect("launcher"), stop)
+            for line in report.lines(client.info):
+                logger.info("%s", line)
+            logger.info("ready: clients attach at %s", listen)
+            await _until_stopped(client.wait_dead(), stop)
+            return _engine_ended(client)
+    except _Stopped:
+        return 0
+
+
+class _RunningEngine:
+    """An engine process of our own, watched: its death is told to the client at once."""
+
+    def __init__(self, engine: EngineProcess) -> None:
+        self._process = engine.process
+        self._address = engine.address
+        self._died = asyncio.Event()
+        self.client: AsyncEngineClient | None = None
+
+    async def connect(self, name: str) -> AsyncEngineClient:
+        """Attach a client when the engine is ready.
+
+        Raises:
+            StartError: the engine can't start.
+        """
+        connecting = asyncio.ensure_future(AsyncEngineClient.connect(self._address, name=name, timeout_s=None))
+        death = asyncio.ensure_future(self._died.wait())
+        try:
+            await asyncio.wait({connecting, death}, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                # What it had to say may still be on its way.
+                await asyncio.wait({connecting}, timeout=1.0)
+            if not connecting.done():
+                raise MachineError(
+                    f"The engine core ended with exit code {self._process.exit_code} before it was ready; "
+                    "its log lines above say more."
+                )
+            self.client = connecting.result()
+        except StartError:
+            raise
+        except PagewireError as exc:
+            raise MachineError(exc.message) from exc
+        finally:
+            death.cancel()
+            connecting.cancel()
+        if self._died.is_set():
+            self.on_death()
+        return self.client
+
+    def on_death(self) -> None:
+        """The process ended."""
+        asyncio.get_running_loop().remove_reader(self._process.death_fd)
+        self._died.set()
+        if self.client is not None:
+            code = self._process.wait(timeout_s=1.0)
+            self.client.mark_dead(EngineDead(f"The engine core ended with exit code {code}."))
+
+
+@asynccontextmanager
+async def _running_engine(config: EngineConfig, address: str | None = None) -> AsyncIterator[_RunningEngine]:
+    engine = EngineProcess(config, address=address)
+    running = _RunningEngine(engine)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(engine.process.death_fd, running.on_death)
+    try:
+        yield running
+    finally:
+        loop.remove_reader(engine.process.death_fd)
+        if running.client is not None:
+            await running.client.aclose()
+        await asyncio.to_thread(engine.stop)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:  # Any: what asyncio sends
+    """Await `work`; raise `_Stopped` if a signal comes first."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _Stopped
+        return working.result()
+    finally:
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+
+def _engine_ended(client: AsyncEngineClient) -> int:
+    logger.error("the engine is gone: %s", client.death)
+    return 1
+
+
+def _log_ready(lines: list[str], listeners: list[socket.socket], config: ServerConfig) -> None:
+    for line in lines:
+        logger.info("%s", line)
+    where = describe_listeners(listeners)
+    if config.uds is None and not config.api_key and config.host not in ("127.0.0.1", "localhost", "::1"):
+        logger.warning("anyone who can reach %s may use this server: no --api-key is set", where)
+    logger.info("ready: serving %s", where)

@@ -1,0 +1,50 @@
+"""What the start took and what it found: the table that is logged once the engine is ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pagewire.ipc.outputs import EngineInfo
+
+
+class StartupReport:
+    """Times the phases of this process and adds those of the engine's processes."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._phases: list[tuple[str, float]] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase of this process."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._phases.append((name, time.perf_counter() - started))
+
+    def lines(self, info: EngineInfo) -> list[str]:
+        """Return the table, the memory budget and the blocks, one log line each."""
+        total_s = time.perf_counter() - self._started
+        rows = [
+            *self._phases,
+            *((f"engine: {name}", seconds) for name, seconds in info.startup),
+            ("ready after", total_s),
+        ]
+        table = [f"  {name:<40} {seconds:7.2f} s" for name, seconds in rows]
+        return ["startup (phases of different processes overlap):", *table, *describe_engine(info)]
+
+
+def describe_engine(info: EngineInfo) -> list[str]:
+    """Return what the engine holds: the model, the memory budget and the KV blocks."""
+    on_cpu, on_gpu = (info.num_blocks, 0) if info.device == "cpu" else (0, info.num_blocks)
+    num_tokens = info.num_blocks * info.block_size
+    num_longest = num_tokens / info.max_model_len
+    return [
+        f"{info.model}: {info.dtype} on {info.device}, context of {info.max_model_len} tokens",
+        *([info.memory] if info.memory else []),
+        f"# GPU blocks: {on_gpu}, # CPU blocks: {on_cpu}",
+        f"KV pool: {num_tokens} tokens of {info.kv_cache_dtype}, {num_longest:.1f} requests of the longest context",
+    ]
