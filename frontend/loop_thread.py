@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -14,39 +16,70 @@ class LoopThread:
     """Runs coroutines for other threads. The thread is a daemon: it never keeps the interpreter alive."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._owner_pid = os.getpid()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine is sent is asyncio's business
-        """Run a coroutine and return its result; Ctrl-C while it runs cancels it and waits until it has ended."""
-        done = threading.Event()
+    @property
+    def is_running(self) -> bool:
+        """Whether coroutines can be run: not after `close`, and not in a fork of the process, where no thread is."""
+        return not self._loop.is_closed() and os.getpid() == self._owner_pid
 
-        async def run_and_tell() -> T:
-            try:
-                return await coroutine
-            finally:
-                done.set()
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Job[T]:  # Any: what a coroutine is sent is asyncio's business
+        """Start a coroutine and go on."""
+        assert self.is_running
+        return Job(self._loop, coroutine)
 
-        future = asyncio.run_coroutine_threadsafe(run_and_tell(), self.loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            done.wait()
-            raise
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: as above
+        """Run a coroutine and return its result. Ctrl-C cancels it, and comes through when it has ended."""
+        return self.start(coroutine).result()
 
     def close(self) -> None:
-        """Cancel what still runs and end the loop and its thread. Closing twice is fine."""
-        if self.loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        """Cancel what still runs, end the loop and its thread. Closing twice is fine."""
+        if self.is_running:
+            self.run(_cancel_others())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
 
-async def _cancel_all() -> None:
+class Job(Generic[T]):
+    """A coroutine on its way in another thread's loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:  # Any: as above
+        self._loop = loop
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._outcome: Future[T] = Future()
+        loop.call_soon_threadsafe(self._start)
+
+    def result(self) -> T:
+        """Wait for the end; whatever breaks the wait (Ctrl-C) cancels the coroutine first."""
+        try:
+            return self._outcome.result()
+        finally:
+            if not self._outcome.done():
+                self._loop.call_soon_threadsafe(self._cancel)
+                wait([self._outcome])
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._hand_over)
+
+    def _cancel(self) -> None:
+        assert self._task is not None, "the loop runs its callbacks in order"
+        self._task.cancel()
+
+    def _hand_over(self, task: asyncio.Task[T]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self._outcome.set_result(task.result())
+        else:
+            self._outcome.set_exception(error)
+
+
+async def _cancel_others() -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -140,6 +140,6 @@ async def _next_or_none(stream: TokenStream) -> TokenDelta | None:
 
 
 def _close(thread: LoopThread, client: AsyncEngineClient) -> None:
-    if not thread.loop.is_closed():
+    if thread.is_running:
         thread.run(client.aclose())
         thread.close()

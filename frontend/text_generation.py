@@ -209,6 +209,14 @@ class Generation:
         """
         await self._stream.accepted()
 
+    async def ended(self) -> None:
+        """Wait for the engine's end without reading: the text is then made in one go.
+
+        Not for requests with stop strings: nobody would see them, and the engine would go on.
+        """
+        assert not self.params.stop_strings
+        await self._stream.ended()
+
     def __aiter__(self) -> Generation:
         return self
 

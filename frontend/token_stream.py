@@ -42,6 +42,7 @@ class Mailbox:
         self.ended_at: float | None = None
         self._pending: dict[int, TokenDelta] = {}
         self._changed = asyncio.Event()
+        self.has_ended = asyncio.Event()
         self._post = post
         self._forget = forget
 
@@ -122,6 +123,7 @@ class Mailbox:
     def _finish(self, end: RequestEnd) -> None:
         self.end = end
         self.ended_at = self._clock()
+        self.has_ended.set()
         self._forget(end.request_id)
         self._changed.set()
 
@@ -185,6 +187,10 @@ class TokenStream:
                 _raise_error_of(mailbox.end)
                 return
             await mailbox.wait()
+
+    async def ended(self) -> None:
+        """Wait for the end without reading: what comes until then waits merged, and costs next to nothing."""
+        await self._mailbox.has_ended.wait()
 
     def __aiter__(self) -> TokenStream:
         return self
