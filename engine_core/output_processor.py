@@ -74,7 +74,7 @@ class OutputProcessor:
         """End one child because the client found a stop string; one that has ended is passed over."""
         if not 0 <= index < request.n:
             return
-        if not request.is_forked:
+        if not request.is_started:
             request.stopped_children.add(index)
         elif request.children[index].status is not ChildStatus.FINISHED:
             self._report_end(request.children[index], FinishReason.STOP)
@@ -94,6 +94,8 @@ class OutputProcessor:
             self._commit(child, result.token_ids, result.logprobs)
         else:
             self._commit_fork(request, result)
+        while request.stopped_children:
+            self.stop_child(request, request.stopped_children.pop())
 
     def _commit_fork(self, request: Request, result: RowResult) -> None:
         """Bring the children 1..n-1 to life, each with the token drawn for it; all of them before any may end."""
@@ -105,8 +107,6 @@ class OutputProcessor:
             self._scheduler.fork(parent, child)
         for index, child in enumerate(request.children):
             self._commit(child, result.token_ids[index : index + 1], result.logprobs[index : index + 1])
-        for index in request.stopped_children:
-            self.stop_child(request, index)
 
     def _commit(self, child: Child, token_ids: list[int], logprobs: list[TokenLogprobs]) -> None:
         """Append a child's tokens up to the first that ends it: the one place where tokens come to be."""

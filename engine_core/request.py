@@ -46,7 +46,7 @@ class Request:
         arrival: the core's running number of the request; first come, first served goes by it.
         children: child 0 alone until the prefill's draws are committed, then all n.
         num_unfinished: children without a finish reason.
-        stopped_children: ended by the client before they exist; they end with their first token.
+        stopped_children: ended by the client before they had a token; they end with their first one.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
     """

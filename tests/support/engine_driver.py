@@ -1,0 +1,185 @@
+"""Plays the loop around an `Engine`: sends steps, delays results, checks what clients are told."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pagewire.engine_core.engine import Engine
+from pagewire.ipc.channels import ClientId
+from pagewire.ipc.outputs import FinishReason, RequestEnd, RequestStart, StepOutputs, TokenDelta, TokenLogprobs
+from pagewire.ipc.requests import AbortRequests, AddRequest
+from pagewire.ipc.steps import ExecuteStep, StepResult
+from tests.support.fake_executor import FakeExecutor, solo_answers
+
+ALICE = ClientId(b"alice")
+
+
+@dataclass
+class ChildTranscript:
+    """What a client was told of one child."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+
+
+@dataclass
+class Transcript:
+    """What a client was told of one request."""
+
+    request: AddRequest
+    children: list[ChildTranscript]
+    is_accepted: bool = False
+    start: RequestStart | None = None
+    end: RequestEnd | None = None
+
+
+class EngineDriver:
+    """One engine, one fake executor, and every message between them and the clients.
+
+    The executor runs a step when it is sent; its result waits until `receive`.
+    """
+
+    def __init__(self, engine: Engine, executor: FakeExecutor, *, max_model_len: int) -> None:
+        self.engine = engine
+        self.executor = executor
+        self.max_model_len = max_model_len
+        self.now = 0.0
+        self.checks_invariants = True  # off where a planted fault must be found by the oracle alone
+        self.steps: list[ExecuteStep] = []
+        self.results: deque[StepResult] = deque()
+        self.transcripts: dict[tuple[ClientId, int], Transcript] = {}
+
+    def __getitem__(self, request_id: int) -> Transcript:
+        return self.transcripts[ALICE, request_id]
+
+    def add(self, *requests: AddRequest, client: ClientId = ALICE) -> None:
+        for request in requests:
+            self.transcripts[client, request.request_id] = Transcript(
+                request, [ChildTranscript() for _ in range(request.task.n)]
+            )
+            self.engine.add_request(client, request, self.now)
+        self.collect()
+
+    def abort(self, *request_ids: int, children: list[tuple[int, int]] | None = None) -> None:
+        self.engine.abort(ALICE, AbortRequests(request_ids=list(request_ids), children=children or []), self.now)
+        self.collect()
+
+    def send(self) -> ExecuteStep | None:
+        """Let the engine schedule one step, if it can."""
+        self.now += 1.0
+        step = self.engine.schedule(self.now) if self.engine.can_schedule() else None
+        if step is not None:
+            self.steps.append(step)
+            self.results.append(self.executor.execute(step))
+        self._check_invariants()
+        return step
+
+    def receive(self) -> None:
+        """Give the engine the oldest result."""
+        self.now += 1.0
+        self.engine.apply(self.results.popleft(), self.now)
+        self._check_invariants()
+        self.collect()
+
+    def step(self) -> ExecuteStep:
+        """Send a step that must exist, and bring every result back."""
+        step = self.send()
+        assert step is not None
+        while self.results:
+            self.receive()
+        return step
+
+    def run(self) -> None:
+        """Send and receive until no work is left; a stall is a failure."""
+        while self.engine.has_work():
+            while self.send() is not None:
+                pass
+            assert self.results, "the engine has work, nothing in flight, and schedules nothing"
+            self.receive()
+        self.check_ended()
+
+    def collect(self) -> None:
+        """Take what clients are told, and check its order."""
+        for client, outputs in self.engine.take_outputs().items():
+            self._collect_one(client, outputs)
+
+    def check_ended(self) -> None:
+        """Every request has its one end, nothing holds a block, and every answer is what it would be alone."""
+        assert self.engine.stats.num_used_blocks == 0
+        assert self.engine.stats.num_running == self.engine.stats.num_waiting == 0
+        for transcript in self.transcripts.values():
+            assert transcript.end is not None, f"request {transcript.request.request_id} never ended"
+            if transcript.end.is_refused:
+                continue
+            self.check_answers(transcript)
+
+    def check_answers(self, transcript: Transcript) -> None:
+        """Compare a request's answers with those that it gets alone."""
+        request = transcript.request
+        solo = solo_answers(request, max_model_len=self.max_model_len, vocab_size=self.executor.vocab_size)
+        for child, answer in zip(transcript.children, solo, strict=True):
+            where = f"request {request.request_id}"
+            assert child.token_ids == answer.token_ids[: len(child.token_ids)], where
+            if child.finish_reason is FinishReason.LENGTH or child.stop_reason is not None:
+                assert (child.token_ids, child.finish_reason, child.stop_reason) == (
+                    answer.token_ids,
+                    answer.finish_reason,
+                    answer.stop_reason,
+                ), where
+            if request.task.sampling.num_logprobs is not None:
+                assert [entry.token_id for entry in child.logprobs] == child.token_ids, where
+        if transcript.start is not None and request.task.sampling.num_prompt_logprobs is not None:
+            told = [entry.token_id for entry in transcript.start.prompt_logprobs]
+            assert told == request.inputs.prompt_token_ids[1:], f"request {request.request_id}: prompt logprobs"
+
+    def check_complete(self, request_id: int) -> None:
+        """Every child of the request ended by itself, as it would alone."""
+        transcript = self[request_id]
+        assert transcript.end is not None
+        assert transcript.end.error is None
+        solo = solo_answers(transcript.request, max_model_len=self.max_model_len, vocab_size=self.executor.vocab_size)
+        for child, answer in zip(transcript.children, solo, strict=True):
+            assert (child.token_ids, child.finish_reason, child.stop_reason) == (
+                answer.token_ids,
+                answer.finish_reason,
+                answer.stop_reason,
+            )
+
+    def _check_invariants(self) -> None:
+        if self.checks_invariants:
+            self.engine.check_invariants()
+
+    def _collect_one(self, client: ClientId, outputs: StepOutputs) -> None:
+        assert outputs.stats is not None
+        for request_id in outputs.accepted:
+            transcript = self.transcripts[client, request_id]
+            assert not transcript.is_accepted
+            transcript.is_accepted = True
+        for start in outputs.starts:
+            transcript = self.transcripts[client, start.request_id]
+            assert transcript.is_accepted
+            assert transcript.start is None
+            transcript.start = start
+        for delta in outputs.deltas:
+            self._collect_delta(self.transcripts[client, delta.request_id], delta)
+        for end in outputs.ends:
+            transcript = self.transcripts[client, end.request_id]
+            assert transcript.end is None, "a second terminal message"
+            assert transcript.is_accepted != end.is_refused
+            transcript.end = end
+            if end.error is None and transcript.start is not None:
+                assert all(child.finish_reason is not None for child in transcript.children)
+
+    def _collect_delta(self, transcript: Transcript, delta: TokenDelta) -> None:
+        assert transcript.start is not None, "a delta before the start"
+        assert transcript.end is None, "a delta after the end"
+        child = transcript.children[delta.child]
+        assert child.finish_reason is None, "a delta after the child's end"
+        assert delta.first_index == len(child.token_ids), "tokens were lost or sent twice"
+        child.token_ids += delta.token_ids
+        child.logprobs += delta.logprobs
+        child.finish_reason = delta.finish_reason
+        child.stop_reason = delta.stop_reason

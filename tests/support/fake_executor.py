@@ -1,0 +1,237 @@
+"""An executor without a model, whose KV memory is an oracle.
+
+A slot holds the digest of the token prefix that was written there instead of keys and values. At every step each row
+must read back exactly its own prefix, so a skipped copy, a stale prefix cache entry or a block that was given away too
+early can't go unnoticed. Tokens are a pure function of (prefix, seed, child): what a request answers alone is known
+without an engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pagewire.ipc.errors import ErrorInfo
+from pagewire.ipc.outputs import FinishReason, TokenLogprobs
+from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.sampling_params import Sampling
+from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow, StepResult
+
+GARBAGE = b"garbage"
+POISON = -1  # drawn by rows that read garbage; must never be committed
+
+
+class OracleViolation(AssertionError):
+    """The engine sent a step that no executor can run rightly."""
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise OracleViolation(what)
+
+
+@dataclass
+class _Row:
+    child: int
+    tokens: list[int]
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_table: list[int]
+    sampling: Sampling
+    prefixes: list[bytes] = field(default_factory=list)  # prefixes[i]: digest of tokens[0..i]
+    error: ErrorInfo | None = None
+
+    def prefix(self, position: int) -> bytes:
+        while len(self.prefixes) <= position:
+            before = self.prefixes[-1] if self.prefixes else b""
+            self.prefixes.append(_digest(before, self.tokens[len(self.prefixes)]))
+        return self.prefixes[position]
+
+
+class FakeExecutor:
+    """Runs steps as `ipc/steps.py` says.
+
+    Args:
+        num_blocks, block_size: of the pool.
+        vocab_size: tokens are drawn below it.
+        fails: says which new rows fail in preparation, and how.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
+    ) -> None:
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.slots: list[bytes | None] = [None] * (num_blocks * block_size)
+        self.rows: dict[int, _Row] = {}
+        self.num_steps = 0
+        self.num_computed_tokens = 0
+        self._fails = fails
+        self._num_failed = 0
+        self._highest_row_id = 0
+        self._last_step_id = 0
+
+    def execute(self, step: ExecuteStep) -> StepResult:
+        _require(step.step_id > self._last_step_id, f"step {step.step_id} after {self._last_step_id}")
+        self._last_step_id = step.step_id
+        self.num_steps += 1
+        for row_id in step.removed_row_ids:
+            _require(self.rows.pop(row_id, None) is not None, f"removed row {row_id} is not there")
+        self._copy_blocks(step.block_copies)
+        for new in step.new_rows:
+            self._add_row(new)
+        self._store(step.rows)
+        results = [result for share in step.rows if (result := self._attend_and_draw(share)) is not None]
+        return StepResult(executor_epoch=step.executor_epoch, step_id=step.step_id, rows=results, step_s=0.001)
+
+    def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        targets = [target for _, target in copies]
+        _require(len(targets) == len(set(targets)), f"two copies to one block: {copies}")
+        size = self.block_size
+        contents = [self.slots[source * size : (source + 1) * size] for source, _ in copies]
+        for target, content in zip(targets, contents, strict=True):
+            self.slots[target * size : (target + 1) * size] = content
+
+    def _add_row(self, new: NewRow) -> None:
+        _require(new.row_id > self._highest_row_id, f"row {new.row_id} was used before")
+        self._highest_row_id = new.row_id
+        error = self._fails(new)
+        self._num_failed += error is not None
+        self.rows[new.row_id] = _Row(
+            new.child,
+            list(new.token_ids),
+            new.num_prompt_tokens,
+            new.num_computed_tokens,
+            list(new.block_table),
+            new.sampling,
+            error=error,
+        )
+
+    def _store(self, shares: list[ScheduledRow]) -> None:
+        written: set[int] = set()
+        for share in shares:
+            row = self.rows[share.row_id]
+            start, end = share.num_computed_tokens, share.num_computed_tokens + share.num_scheduled_tokens
+            row.block_table.extend(share.new_block_ids)
+            if share.replaced_block is not None:
+                index, block_id = share.replaced_block
+                row.block_table[index] = block_id
+            if row.error is not None:
+                continue
+            _require(share.num_scheduled_tokens > 0, f"row {share.row_id} computes nothing")
+            _require(start == row.num_computed_tokens, f"row {share.row_id} goes on at {start}")
+            _require(end <= len(row.tokens), f"row {share.row_id} is sent beyond its {len(row.tokens)} tokens")
+            _require(end <= len(row.block_table) * self.block_size, f"row {share.row_id} lacks blocks for {end} tokens")
+            _require((share.num_draws > 0) == (end == len(row.tokens)), f"row {share.row_id} draws at {end}")
+            row.num_computed_tokens = end
+            self.num_computed_tokens += end - start
+            for position in range(start, end):
+                slot = self._slot(row, position)
+                _require(slot not in written, f"two rows write slot {slot} in one step")
+                written.add(slot)
+                self.slots[slot] = row.prefix(position)
+
+    def _attend_and_draw(self, share: ScheduledRow) -> RowResult | None:
+        row = self.rows[share.row_id]
+        if row.error is not None:
+            return RowResult(row_id=share.row_id, error=row.error)
+        end = row.num_computed_tokens
+        is_poisoned = False
+        for position in range(end):
+            found = self.slots[self._slot(row, position)]
+            if found != row.prefix(position):
+                # Only what a failed row was to write may be missing; then the engine must drop what is drawn here.
+                _require(self._num_failed > 0, f"row {share.row_id} reads another prefix at position {position}")
+                is_poisoned = True
+        if is_poisoned:
+            for position in range(share.num_computed_tokens, end):
+                self.slots[self._slot(row, position)] = GARBAGE
+        drawn = [POISON] * share.num_draws if is_poisoned else self._draw(row, share.num_draws)
+        row.tokens.extend(drawn[:1])
+        prompt_logprobs = self._prompt_logprobs(row, share)
+        if not drawn and not prompt_logprobs:
+            return None
+        wants_logprobs = row.sampling.num_logprobs is not None
+        return RowResult(
+            row_id=share.row_id,
+            token_ids=drawn,
+            logprobs=[logprob_of(token) for token in drawn] if wants_logprobs else [],
+            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs_start=share.num_computed_tokens + 1,
+        )
+
+    def _draw(self, row: _Row, num_draws: int) -> list[int]:
+        prefix = row.prefix(row.num_computed_tokens - 1)
+        output_index = row.num_computed_tokens - row.num_prompt_tokens
+        children = [row.child] if num_draws == 1 else range(num_draws)
+        if num_draws == 0:
+            return []
+        return [draw_token(prefix, row.sampling, child, output_index, self.vocab_size) for child in children]
+
+    def _prompt_logprobs(self, row: _Row, share: ScheduledRow) -> list[TokenLogprobs]:
+        if row.sampling.num_prompt_logprobs is None:
+            return []
+        last = min(row.num_computed_tokens, row.num_prompt_tokens - 1)
+        return [logprob_of(row.tokens[position]) for position in range(share.num_computed_tokens + 1, last + 1)]
+
+    def _slot(self, row: _Row, position: int) -> int:
+        return row.block_table[position // self.block_size] * self.block_size + position % self.block_size
+
+
+def draw_token(prefix: bytes, sampling: Sampling, child: int, output_index: int, vocab_size: int) -> int:
+    """Return the token that follows a prefix; end tokens are skipped up to min_tokens."""
+    masked = sampling.end_token_ids if output_index < sampling.min_tokens else []
+    for attempt in range(1000):
+        noise = hashlib.blake2b(prefix + struct.pack("<qii", sampling.seed, child, attempt), digest_size=8).digest()
+        token = int.from_bytes(noise, "little") % vocab_size
+        if token not in masked:
+            return token
+    raise AssertionError("every token is masked")
+
+
+def logprob_of(token_id: int) -> TokenLogprobs:
+    """Return a logprob entry that names its token."""
+    return TokenLogprobs(token_id=token_id, logprob=-float(token_id), rank=1)
+
+
+@dataclass(frozen=True)
+class SoloAnswer:
+    """What one child answers, whoever else is there."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: int | None
+
+
+def solo_answers(request: AddRequest, *, max_model_len: int, vocab_size: int) -> list[SoloAnswer]:
+    """Return each child's answer, drawn without any engine."""
+    return [_solo_answer(request, child, max_model_len, vocab_size) for child in range(request.task.n)]
+
+
+def _solo_answer(request: AddRequest, child: int, max_model_len: int, vocab_size: int) -> SoloAnswer:
+    task, prompt = request.task, request.inputs.prompt_token_ids
+    prefix = b""
+    for token in prompt:
+        prefix = _digest(prefix, token)
+    output: list[int] = []
+    while True:
+        token = draw_token(prefix, task.sampling, child, len(output), vocab_size)
+        output.append(token)
+        prefix = _digest(prefix, token)
+        if token in task.eos_token_ids:
+            return SoloAnswer(output, FinishReason.STOP, None)
+        if token in task.stop_token_ids:
+            return SoloAnswer(output, FinishReason.STOP, token)
+        if len(output) == task.max_tokens or len(prompt) + len(output) == max_model_len:
+            return SoloAnswer(output, FinishReason.LENGTH, None)
+
+
+def _digest(before: bytes, token: int) -> bytes:
+    return hashlib.blake2b(before + struct.pack("<q", token), digest_size=12).digest()
