@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tokenizers
 
+from pagewire.checkpoint.sources.packaged import default_cache_directory
 from pagewire.ipc.errors import InvalidRequest
 
 from .tokenizer_directory import read_directory
@@ -162,13 +163,13 @@ def load_tokenizer(model_path: Path, *, cache_dir: Path | None = None) -> Tokeni
 
     Args:
         model_path: a Hugging Face directory or a GGUF file (of a split model, any shard).
-        cache_dir: where a converted tokenizer.model is kept; a temporary place if None.
+        cache_dir: where a converted tokenizer.model is kept; None: beside the packaged model.
 
     Raises:
         ConfigError: if there is none, or it can't be used. The message names the file.
     """
     if model_path.is_dir():
-        return Tokenizer(*read_directory(model_path, cache_dir=cache_dir))
+        return Tokenizer(*read_directory(model_path, cache_dir=cache_dir or default_cache_directory()))
     return Tokenizer(*read_gguf(model_path))
 
 

@@ -33,12 +33,12 @@ _CONVERSION_TIMEOUT_S = 300.0
 _JsonObject = dict[str, Any]
 
 
-def read_directory(model_dir: Path, *, cache_dir: Path | None) -> tuple[Tokenizer, TokenizerFacts]:
+def read_directory(model_dir: Path, *, cache_dir: Path) -> tuple[Tokenizer, TokenizerFacts]:
     """Load a directory's tokenizer.
 
     Args:
         model_dir: a local directory in Hugging Face's layout.
-        cache_dir: keeps a converted tokenizer.model; None converts at every start.
+        cache_dir: keeps a converted tokenizer.model, so that only the first start pays for it.
 
     Raises:
         ConfigError: if there is no tokenizer, or a file of it can't be used. The message names the file.
@@ -57,7 +57,7 @@ def read_directory(model_dir: Path, *, cache_dir: Path | None) -> tuple[Tokenize
     return tokenizer, facts
 
 
-def _load_backend(model_dir: Path, cache_dir: Path | None) -> Tokenizer:
+def _load_backend(model_dir: Path, cache_dir: Path) -> Tokenizer:
     path = model_dir / "tokenizer.json"
     if path.is_file():
         return _load_json(path)
@@ -66,15 +66,10 @@ def _load_backend(model_dir: Path, cache_dir: Path | None) -> Tokenizer:
             f"{model_dir}: has no tokenizer: neither tokenizer.json nor tokenizer.model is there. Fetch the missing "
             "file from the model's page"
         )
-    if cache_dir is not None:
-        cached = cache_dir / f"tokenizer-{_conversion_digest(model_dir)}.json"
-        if not cached.is_file():
-            _convert(model_dir, cached)
-        return _load_json(cached)
-    with tempfile.TemporaryDirectory(prefix="pagewire-tokenizer-") as folder:
-        converted = Path(folder) / "tokenizer.json"
-        _convert(model_dir, converted)
-        return _load_json(converted)
+    cached = cache_dir / f"tokenizer-{_conversion_digest(model_dir)}.json"
+    if not cached.is_file():
+        _convert(model_dir, cached)
+    return _load_json(cached)
 
 
 def _load_json(path: Path) -> Tokenizer:
@@ -92,24 +87,38 @@ def _convert(model_dir: Path, output: Path) -> None:
             f"pip install 'pagewire[{_EXTRA}]'"
         )
     logger.info("%s: has no tokenizer.json; converting its slow tokenizer through transformers", model_dir)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside the final name and renamed: a reader never meets half a file.
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        partial = Path(folder) / output.name
-        command = [sys.executable, "-m", "pagewire.frontend.tokenizer_convert", str(model_dir), str(partial)]
-        try:
-            child = subprocess.run(
-                command, capture_output=True, text=True, timeout=_CONVERSION_TIMEOUT_S, stdin=subprocess.DEVNULL,
-                check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise ConfigError(
-                f"{model_dir}: converting its tokenizer took more than {_CONVERSION_TIMEOUT_S:.0f} s"
-            ) from None
-        if child.returncode != 0:
-            reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-            raise ConfigError(f"{model_dir}: transformers can't convert its slow tokenizer: {reason}")
-        partial.replace(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside the final name and renamed: a reader never meets half a file.
+        with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+            partial = Path(folder) / output.name
+            _run_conversion(model_dir, partial)
+            partial.replace(output)
+    except OSError as error:
+        raise ConfigError(
+            f"{output.parent}: can't keep a converted tokenizer: {error.strerror}. Set PAGEWIRE_CACHE to a directory "
+            "that can be written"
+        ) from error
+
+
+def _run_conversion(model_dir: Path, output: Path) -> None:
+    command = [sys.executable, "-m", "pagewire.frontend.tokenizer_convert", str(model_dir), str(output)]
+    try:
+        child = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_CONVERSION_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"{model_dir}: converting its slow tokenizer took more than {_CONVERSION_TIMEOUT_S:.0f} s"
+        ) from None
+    if child.returncode != 0:
+        reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise ConfigError(f"{model_dir}: transformers can't convert its slow tokenizer: {reason}")
 
 
 def _is_installed(module: str) -> bool:

@@ -255,10 +255,16 @@ def test_slow_tokenizer_is_converted_in_a_child_and_kept(slow_dir: Path, tmp_pat
     assert cached.stat().st_mtime_ns == stamp
 
 
-def test_missing_extra_is_named(slow_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(slow_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_directory, "_EXTRA_MODULES", ("nosuchpackage.module",))
     with pytest.raises(ConfigError, match=r"needs nosuchpackage\.module: pip install 'pagewire\[slow-tokenizers\]'"):
-        load_tokenizer(slow_dir)
+        load_tokenizer(slow_dir, cache_dir=tmp_path / "cache")
+
+
+def test_cache_that_cannot_be_written_is_named(slow_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(ConfigError, match=r"cache: can't keep a converted tokenizer: .*Set PAGEWIRE_CACHE"):
+        load_tokenizer(slow_dir, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.slow  # imports transformers in a child
