@@ -1,0 +1,78 @@
+"""One rank as a message handler: what comes in, what goes out. The sockets are `__main__`'s."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import torch
+
+from pagewire.ipc.errors import NotFound
+from pagewire.ipc.outputs import UtilityResult
+from pagewire.ipc.requests import CallUtility
+from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel
+
+from .host_limits import HostLimits
+from .loading import StartupClock, load_executor
+from .model_runner import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """Holds the model between messages.
+
+    Args:
+        host: CPUs and memory.
+        import_s: seconds that the process spent on imports, the first phase of its start.
+    """
+
+    def __init__(self, host: HostLimits, import_s: float = 0.0) -> None:
+        self._host = host
+        self._import_s = import_s
+        self._runner: ModelRunner | None = None
+        self._epoch: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this executor belongs to; 0 before `LoadModel`."""
+        return self._epoch or 0
+
+    def handle(self, message: LoadModel | ExecuteStep | CallUtility) -> FromExecutor | None:
+        """Do what a message asks and return the answer; None for a step of another epoch.
+
+        Raises:
+            StartError: the model can't be loaded.
+        """
+        match message:
+            case LoadModel():
+                return self._load(message)
+            case ExecuteStep():
+                if self._runner is None or message.executor_epoch != self._epoch:
+                    return None
+                return self._runner.execute(message)
+            case CallUtility():
+                return self._call(message)
+
+    def _load(self, message: LoadModel) -> ExecutorReady:
+        self._epoch = message.executor_epoch
+        # torch's own number is what OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
+        torch.set_num_threads(min(torch.get_num_threads(), self._host.num_cpus()))
+        loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
+        self._runner = loaded.runner
+        # What was made up to now lives as long as the process: the collector need not walk it again and again.
+        gc.collect()
+        gc.freeze()
+        logger.debug("memory: %s", loaded.ready.memory)
+        return loaded.ready
+
+    def _call(self, message: CallUtility) -> UtilityResult:
+        """Answer a utility call: `batch_rows` gives [row_id, num_tokens, block_ids] of every row held."""
+        if message.method != "batch_rows":
+            error = NotFound(f"An executor has no utility {message.method!r}; it has batch_rows.", param="method")
+            return UtilityResult(call_id=message.call_id, error=error.to_info())
+        rows = []
+        if self._runner is not None:
+            batch = self._runner.batch
+            rows = [[row, len(batch.history_of(row).token_ids), batch.block_table_of(row)] for row in batch.row_ids]
+        return UtilityResult(call_id=message.call_id, result=rows)
