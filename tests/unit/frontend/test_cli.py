@@ -113,6 +113,8 @@ def test_api_keys_are_repeated_and_win_over_the_environment(monkeypatch: pytest.
     monkeypatch.setenv("PAGEWIRE_API_KEY", "a key")
     assert serve()[1].api_key == ("a key",)
     assert serve("--api-key", "x", "--api-key", "y")[1].api_key == ("x", "y")
+    monkeypatch.setenv("PAGEWIRE_API_KEY", "")  # as compose files pass on a variable that is not set
+    assert serve()[1].api_key == ("from vllm",)
 
 
 def test_the_exit_code_is_the_launchers():
