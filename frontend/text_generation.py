@@ -106,7 +106,8 @@ class TextGenerator:
 
     def submit(self, request: TextRequest, arrival: _Arrival | None = None) -> Generation:
         """Send a prepared request, once."""
-        return Generation(request, self.client.submit(request.add_request), self.tokenizer, arrival or _Arrival())
+        arrival = arrival or _Arrival()
+        return Generation(request, self.client.submit(request.add_request), self.tokenizer, arrival)
 
     def _bad_words_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
         """Return the token sequences that spell the words, with and without a space in front."""
