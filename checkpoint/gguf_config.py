@@ -6,7 +6,6 @@ Biases, norms on queries and keys, and tied embeddings are not metadata in GGUF:
 from __future__ import annotations
 
 import math
-from typing import NoReturn
 
 from pagewire.ipc.errors import ConfigError
 
@@ -14,7 +13,7 @@ from .ggml_types import GGMLType
 from .gguf_file import GGUFFile
 from .gguf_header import GGUFArray, ValueType
 from .hugging_face.rope_config import scaled_max_position
-from .model_config import LayerKind, ModelConfig, RopeScaling
+from .model_config import MAX_LAYERS, LayerKind, ModelConfig, RopeScaling
 
 # Mistral files carry the architecture "llama" too: the layers are the same, a window is metadata.
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -40,15 +39,17 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     if file.get_int(f"{name}.expert_count", 0):
         raise ConfigError(f"{file.path}: is a mixture of experts, which is not supported")
     num_layers = _positive(file, f"{name}.block_count")
+    if num_layers > MAX_LAYERS:
+        raise ConfigError(f"{file.path}: {name}.block_count is {num_layers}; at most {MAX_LAYERS} can be")
     num_heads = _per_layer(file, f"{name}.attention.head_count")
     num_kv_heads = _per_layer(file, f"{name}.attention.head_count_kv", default=num_heads)
     if num_heads % num_kv_heads:
         raise ConfigError(f"{file.path}: {num_heads} heads are not a multiple of {num_kv_heads} key-value heads")
     hidden_size = _positive(file, f"{name}.embedding_length")
-    head_dim = file.get_int(f"{name}.attention.key_length") or hidden_size // num_heads
+    head_dim = _positive(file, f"{name}.attention.key_length", hidden_size // num_heads)
     if file.get_int(f"{name}.attention.value_length", head_dim) != head_dim:
         raise ConfigError(f"{file.path}: keys and values of different head sizes are not supported")
-    rotary_dim = file.get_int(f"{name}.rope.dimension_count") or head_dim
+    rotary_dim = _positive(file, f"{name}.rope.dimension_count", head_dim)
     context_length = _positive(file, f"{name}.context_length")
     scaling = _rope_scaling(file, name, context_length, rotary_dim)
     layer_kinds, sliding_window = _attention_windows(file, name, num_layers)
@@ -68,8 +69,8 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=_short_float(file.require_float(f"{name}.attention.layer_norm_rms_epsilon")),
-        rope_theta=file.get_float(f"{name}.rope.freq_base") or 10_000.0,
+        rms_norm_eps=_short_float(_positive_float(file, f"{name}.attention.layer_norm_rms_epsilon")),
+        rope_theta=_positive_float(file, f"{name}.rope.freq_base", 10_000.0),
         rotary_dim=rotary_dim,
         max_position=scaled_max_position(context_length, scaling),
         dtype=_dtype(file),
@@ -86,10 +87,17 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     )
 
 
-def _positive(file: GGUFFile, key: str) -> int:
-    value = file.require_int(key)
+def _positive(file: GGUFFile, key: str, default: int | None = None) -> int:
+    value = file.require_int(key) if default is None else file.get_int(key, default) or default
     if value < 1:
         raise ConfigError(f"{file.path}: {key} is {value}, must be at least 1")
+    return value
+
+
+def _positive_float(file: GGUFFile, key: str, default: float | None = None) -> float:
+    value = file.require_float(key) if default is None else file.get_float(key, default) or default
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{file.path}: {key} is {value}, must be a number above 0")
     return value
 
 
@@ -111,7 +119,7 @@ def _per_layer(file: GGUFFile, key: str, default: int | None = None) -> int:
 def _rope_scaling(file: GGUFFile, name: str, context_length: int, rotary_dim: int) -> RopeScaling | None:
     prefix = f"{name}.rope.scaling"
     kind = file.get_str(f"{prefix}.type", "none")
-    original = file.get_int(f"{prefix}.original_context_length") or context_length
+    original = _positive(file, f"{prefix}.original_context_length", context_length)
     if kind == "none":
         factors = _frequency_factors(file, rotary_dim)
         if not factors:
@@ -119,9 +127,7 @@ def _rope_scaling(file: GGUFFile, name: str, context_length: int, rotary_dim: in
         return RopeScaling(kind="llama3", original_max_position=original, frequency_factors=factors)
     if "rope_freqs.weight" in file.tensors:
         raise ConfigError(f"{file.path}: has both {kind} rotary scaling and rope_freqs.weight, which is not supported")
-    factor = file.require_float(f"{prefix}.factor")
-    if factor <= 0:
-        raise ConfigError(f"{file.path}: {prefix}.factor is {factor}, must be above 0")
+    factor = _positive_float(file, f"{prefix}.factor")
     if kind == "linear":
         return RopeScaling(kind="linear", factor=factor, original_max_position=context_length)
     if kind == "yarn":
@@ -129,8 +135,8 @@ def _rope_scaling(file: GGUFFile, name: str, context_length: int, rotary_dim: in
             kind="yarn",
             factor=factor,
             original_max_position=original,
-            beta_fast=file.get_float(f"{prefix}.yarn_beta_fast") or 32.0,
-            beta_slow=file.get_float(f"{prefix}.yarn_beta_slow") or 1.0,
+            beta_fast=_positive_float(file, f"{prefix}.yarn_beta_fast", 32.0),
+            beta_slow=_positive_float(file, f"{prefix}.yarn_beta_slow", 1.0),
             attention_factor=_yarn_attention_factor(file, prefix, factor),
         )
     raise ConfigError(f"{file.path}: the rotary scaling {kind!r} is not known; known are none, linear, yarn")
@@ -158,8 +164,10 @@ def _frequency_factors(file: GGUFFile, rotary_dim: int) -> tuple[float, ...]:
 
 
 def _attention_windows(file: GGUFFile, name: str, num_layers: int) -> tuple[tuple[LayerKind, ...], int | None]:
-    window = file.get_int(f"{name}.attention.sliding_window", 0)
-    if not window:
+    window = file.get_int(f"{name}.attention.sliding_window", 0) or 0
+    if window < 0:
+        raise ConfigError(f"{file.path}: {name}.attention.sliding_window is {window}, must be at least 0")
+    if window == 0:
         return (LayerKind.FULL,) * num_layers, None
     key = f"{name}.attention.sliding_window_pattern"
     pattern = file.metadata.get(key)
@@ -167,17 +175,15 @@ def _attention_windows(file: GGUFFile, name: str, num_layers: int) -> tuple[tupl
         is_sliding = [True] * num_layers
     elif isinstance(pattern, GGUFArray):
         if pattern.element_type is ValueType.STRING or len(pattern) < num_layers:
-            _refuse_pattern(file, key, num_layers)
+            raise ConfigError(f"{file.path}: {key} must have a truth value for each of {num_layers} layers")
         is_sliding = [bool(value) for value in pattern.to_list()[:num_layers]]
     else:
         period = file.require_int(key)  # every period-th layer attends fully; 0: none does
+        if period < 0:
+            raise ConfigError(f"{file.path}: {key} is {period}, must be at least 0")
         is_sliding = [period == 0 or layer % period < period - 1 for layer in range(num_layers)]
     kinds = tuple(LayerKind.SLIDING if sliding else LayerKind.FULL for sliding in is_sliding)
     return kinds, window if LayerKind.SLIDING in kinds else None
-
-
-def _refuse_pattern(file: GGUFFile, key: str, num_layers: int) -> NoReturn:
-    raise ConfigError(f"{file.path}: {key} must have a truth value for each of {num_layers} layers")
 
 
 def _dtype(file: GGUFFile) -> str:

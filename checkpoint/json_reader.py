@@ -24,7 +24,7 @@ def read_json_object(path: Path) -> JSONReader:
         data = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no JSON object but a {type(data).__name__}")

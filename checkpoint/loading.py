@@ -20,8 +20,15 @@ def load_model_config(path: Path) -> ModelConfig:
             file and the place.
     """
     if path.is_dir():
-        return read_hf_config(path)
-    if not path.exists():
+        config = read_hf_config(path)
+    elif path.exists():
+        with GGUFFile(path) as file:
+            config = read_gguf_config(file)
+    else:
         raise ConfigError(f"{path}: there is no such file or directory")
-    with GGUFFile(path) as file:
-        return read_gguf_config(file)
+    if config.rotary_dim % 2 or not 0 < config.rotary_dim <= config.head_dim:
+        raise ConfigError(
+            f"{path}: {config.rotary_dim} channels of each head would rotate; it must be an even number of at most "
+            f"{config.head_dim}, the head's size"
+        )
+    return config

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+# Far beyond any model. What a damaged file states is checked against it before anything is made per layer.
+MAX_LAYERS = 10_000
+
 
 class LayerKind(enum.StrEnum):
     """How a layer attends: to everything before it, or to a window."""

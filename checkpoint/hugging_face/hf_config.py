@@ -12,7 +12,7 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import JSONReader, read_json_object
-from ..model_config import LayerKind, ModelConfig
+from ..model_config import MAX_LAYERS, LayerKind, ModelConfig
 from ..safetensors_index import read_tensor_table
 from .rope_config import read_rope_config
 from .tokenizer_facts import read_tokenizer_facts
@@ -63,6 +63,8 @@ def read_hf_config(directory: Path) -> ModelConfig:
     architecture = _architecture(config)
     family = _FAMILIES[architecture]
     num_layers = config.require_int("num_hidden_layers")
+    if num_layers > MAX_LAYERS:
+        raise config.fault("num_hidden_layers", f"is {num_layers}; at most {MAX_LAYERS} can be")
     num_heads = config.require_int("num_attention_heads")
     num_kv_heads = config.get_int("num_key_value_heads") or num_heads
     if num_heads % num_kv_heads:

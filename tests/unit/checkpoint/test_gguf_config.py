@@ -148,6 +148,31 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("block_count", 1 << 31, "at most 10000 can be"),
+        ("block_count", 0, "must be at least 1"),
+        ("attention.key_length", -8, "must be at least 1"),
+        ("rope.dimension_count", 3, "3 channels of each head would rotate"),
+        ("rope.dimension_count", 10, "10 channels of each head would rotate"),
+        ("rope.freq_base", float("nan"), "must be a number above 0"),
+        ("attention.layer_norm_rms_epsilon", -1.0, "must be a number above 0"),
+        ("attention.sliding_window", -1, "must be at least 0"),
+    ],
+)
+def test_impossible_fact_is_named(tmp_path: Path, key: str, value: float, message: str) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        if isinstance(value, float):
+            writer.add_float32(f"llama.{key}", value)
+        elif value < 0:
+            writer.add_int32(f"llama.{key}", value)
+        else:
+            writer.add_uint32(f"llama.{key}", value)
+
+    assert message in refusal(minimal(tmp_path / "model.gguf", "llama", change, leave_out=key))
+
+
 def test_sizes_per_layer_are_taken_if_they_are_equal(tmp_path: Path) -> None:
     assert read(tmp_path, lambda writer: writer.add_head_count_kv([2] * 4)).num_kv_heads == 2
 

@@ -74,16 +74,28 @@ def test_what_is_no_model_says_why(tmp_path: Path) -> None:
     assert "pytorch_model.bin" in refusal(str(tmp_path))
 
 
+def test_revision_is_refused_where_there_are_none() -> None:
+    for name in (None, str(tiny_checkpoint("llama"))):
+        with pytest.raises(ConfigError, match="has no revision 'v2': only models of the hub"):
+            resolve_model(name, revision="v2")
+
+
 @pytest.mark.parametrize("name", ["SmolLM2-135M-Instrct", "smollm2", "SmolLM2-135M"])
 def test_near_miss_of_the_packaged_name_is_pointed_out(name: str) -> None:
     assert f"did you mean {PACKAGED_MODEL_NAME}" in refusal(name)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "./absent", "/absent/model", "absent.gguf", "org/absent.gguf", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "./absent", "~nobody-here/model", "/absent/model", "absent.gguf", "org/absent.gguf", "a/b/c"]
+)
 def test_absent_path_is_one_line_without_asking_the_hub(name: str) -> None:
     message = refusal(name)
     assert "there is no such file or directory" in message
     assert "did you mean" not in message
+
+
+def test_name_that_the_system_refuses_is_one_line() -> None:
+    assert "can't be looked up" in refusal("x" * 5000)
 
 
 def test_neither_torch_nor_the_hub_library_is_imported_for_a_local_model() -> None:

@@ -95,6 +95,7 @@ def test_missing_or_senseless_key_is_named(tmp_path: Path, key: str) -> None:
 def test_unsupported_values_are_refused(tmp_path: Path) -> None:
     assert "hidden_act is 'gelu'" in refusal(tmp_path, hidden_act="gelu")
     assert "torch_dtype is 'float8'" in refusal(tmp_path, torch_dtype="float8")
+    assert "at most 10000 can be" in refusal(tmp_path, num_hidden_layers=1 << 40)
     assert "not a multiple of 3 key-value heads" in refusal(tmp_path, num_key_value_heads=3)
     assert "not a multiple of 4 heads" in refusal(tmp_path, head_dim=ABSENT, hidden_size=66)
     assert "rms_norm_eps must be a number" in refusal(tmp_path, rms_norm_eps=True)
