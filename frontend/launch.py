@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
@@ -25,6 +25,9 @@ from .engine_client import AsyncEngineClient
 from .engine_process import EngineProcess, prepare_engine
 from .listener import describe_listeners, open_listeners
 from .startup_report import StartupReport, describe_engine
+
+if TYPE_CHECKING:
+    from .text_side import TextSide
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +77,10 @@ async def _serve_own(
     stop = _stop_on_signals()
     try:
         async with _running_engine(engine_config) as engine:
-            from .http_service import HTTPService, load_text_side  # aiohttp and tokenizers, while the engine loads
+            from .http_service import HTTPService  # with aiohttp and tokenizers, while the engine loads
 
             with report.phase("load the tokenizer"):
-                text = await asyncio.to_thread(
-                    load_text_side, Path(engine_config.model.model_path), engine_config, server_config
-                )
+                text = await _load_text_side(engine_config.model.model_path, engine_config, server_config)
             client = await _until_stopped(engine.connect("frontend"), stop)
             service = HTTPService(client, text, server_config)
             async with service.serving(listeners):
@@ -97,7 +98,7 @@ async def _serve_attached(
     listeners: list[socket.socket],
     report: StartupReport,
 ) -> int:
-    from .http_service import HTTPService, load_text_side
+    from .http_service import HTTPService
 
     stop = _stop_on_signals()
     try:
@@ -106,9 +107,7 @@ async def _serve_attached(
             client = await _until_stopped(connecting, stop)
         async with client:
             with report.phase("load the tokenizer"):
-                text = await asyncio.to_thread(
-                    load_text_side, Path(client.info.model_path), engine_config, server_config
-                )
+                text = await _load_text_side(client.info.model_path, engine_config, server_config)
             service = HTTPService(client, text, server_config)
             async with service.serving(listeners):
                 _log_ready(describe_engine(client.info), listeners, server_config)
@@ -193,6 +192,14 @@ async def _running_engine(config: EngineConfig, address: str | None = None) -> A
         if running.client is not None:
             await running.client.aclose()
         await asyncio.to_thread(engine.stop)
+
+
+async def _load_text_side(model_path: str, engine_config: EngineConfig, server_config: ServerConfig) -> TextSide:
+    from .text_side import load_text_side
+
+    return await asyncio.to_thread(
+        load_text_side, Path(model_path), engine_config.model, chat_template=server_config.chat_template
+    )
 
 
 def _stop_on_signals() -> asyncio.Event:
