@@ -105,6 +105,7 @@ class OutputProcessor:
             child = Child(request, index, list(parent.token_ids), (priority, arrival, index))
             request.children.append(child)
             self._scheduler.fork(parent, child)
+        request.is_forked = True
         for index, child in enumerate(request.children):
             self._commit(child, result.token_ids[index : index + 1], result.logprobs[index : index + 1])
 

@@ -45,6 +45,7 @@ class Request:
         max_num_tokens: prompt + output tokens at which a child ends by length.
         arrival: the core's running number of the request; first come, first served goes by it.
         children: child 0 alone until the prefill's draws are committed, then all n.
+        is_forked: whether every child exists; with n = 1 from the start.
         num_unfinished: children without a finish reason.
         stopped_children: ended by the client before they had a token; they end with their first one.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
@@ -59,6 +60,7 @@ class Request:
         "eos_token_ids",
         "extras",
         "first_scheduled_s",
+        "is_forked",
         "is_started",
         "max_num_tokens",
         "n",
@@ -94,6 +96,7 @@ class Request:
         self.num_preemptions = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.is_started = False
+        self.is_forked = task.n == 1
         self.num_unfinished = task.n
         self.stopped_children: set[int] = set()
         order_key = (message.priority if has_priority else 0, arrival, 0)
@@ -103,11 +106,6 @@ class Request:
     def key(self) -> RequestKey:
         """What the request is found by."""
         return (self.client, self.request_id)
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether every child exists; a request with n = 1 always is."""
-        return len(self.children) == self.n
 
     @property
     def needs_prompt_logprobs(self) -> bool:
@@ -122,7 +120,7 @@ class Child:
     Ownership of its tokens, as half-open intervals:
         [0, num_computed_tokens)              KV is written, by steps that are done or in flight
         [0, len(token_ids))                   committed: their ids are known here
-        [len(token_ids), num_known_tokens)    drawn by steps in flight; the executor alone knows the ids
+        [len(token_ids), + num_pending_tokens)  drawn by steps in flight; the executor alone knows the ids
 
     Attributes:
         row_id: the executor's row, or NO_ROW.
@@ -161,11 +159,6 @@ class Child:
         self.num_computed_tokens = 0
         self.num_pending_tokens = 0
         self.num_steps_in_flight = 0
-
-    @property
-    def num_known_tokens(self) -> int:
-        """Committed tokens and those that steps in flight will draw."""
-        return len(self.token_ids) + self.num_pending_tokens
 
     @property
     def num_output_tokens(self) -> int:

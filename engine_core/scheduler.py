@@ -126,9 +126,9 @@ class Scheduler:
         for child in list(self.running):
             if budget == 0:
                 break
-            if child.status is not ChildStatus.RUNNING or not _can_run(child):
+            num_tokens = min(_num_runnable_tokens(child), budget)
+            if num_tokens == 0:
                 continue
-            num_tokens = min(child.num_known_tokens - child.num_computed_tokens, budget)
             extension = self._cache.try_extend(child, num_tokens)
             while extension is None and child.status is ChildStatus.RUNNING:
                 budget += self._preempt_one(output)
@@ -193,16 +193,20 @@ class Scheduler:
         self._cache.register_full_blocks(child)
 
 
-def _can_run(child: Child) -> bool:
-    """Whether a running child has a next token to compute before steps in flight are back."""
-    if child.num_pending_tokens == 0:
-        return True
-    # Its siblings are born with the tokens in flight; and past its length limit nothing is left to compute.
-    return child.request.is_forked and child.num_known_tokens < child.request.max_num_tokens
+def _num_runnable_tokens(child: Child) -> int:
+    """Tokens that a child can compute before steps in flight are back; 0 if it was preempted meanwhile."""
+    if child.status is not ChildStatus.RUNNING:
+        return 0
+    num_known_tokens = len(child.token_ids) + child.num_pending_tokens
+    if child.num_pending_tokens:
+        request = child.request
+        # Its siblings are born with the tokens in flight; and past its length limit nothing is left to compute.
+        if not request.is_forked or num_known_tokens >= request.max_num_tokens:
+            return 0
+    return num_known_tokens - child.num_computed_tokens
 
 
 def _share(child: Child, num_tokens: int, extension: Extension) -> ScheduledChild:
-    reaches_last = child.num_computed_tokens + num_tokens == child.num_known_tokens
-    return ScheduledChild(
-        child, child.num_computed_tokens, num_tokens, child.num_seqs if reaches_last else 0, extension
-    )
+    num_computed_tokens = child.num_computed_tokens
+    reaches_last = num_computed_tokens + num_tokens == len(child.token_ids) + child.num_pending_tokens
+    return ScheduledChild(child, num_computed_tokens, num_tokens, child.num_seqs if reaches_last else 0, extension)

@@ -102,11 +102,10 @@ class CacheManager:
         Called when tokens were scheduled or committed. A block that a scheduled step fills can be found at once:
         whatever uses it runs in that step, where all rows store before any attends, or in a later one.
         """
-        if not self._caches_prefixes:
+        num_tokens = min(child.num_computed_tokens, len(child.token_ids))
+        if num_tokens < (child.num_registered_blocks + 1) * self.block_size or not self._caches_prefixes:
             return
-        num_full = min(child.num_computed_tokens, len(child.token_ids)) // self.block_size
-        if num_full <= child.num_registered_blocks:
-            return
+        num_full = num_tokens // self.block_size
         self._extend_digests(child, num_full)
         for index in range(child.num_registered_blocks, num_full):
             self.prefix_cache.insert(child.digests[index], self.pool.blocks[child.block_ids[index]])
