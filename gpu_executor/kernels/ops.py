@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from pagewire.ipc.errors import ConfigError
@@ -181,7 +182,7 @@ class Ops(ABC):
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
         num_tokens, query_size, kv_size = x.shape[0], w.num_heads * w.head_dim, w.num_kv_heads * w.head_dim
-        query, key, value = self.linear(x, w.qkv).split((query_size, kv_size, kv_size), dim=1)
+        query, key, value = torch.split(self.linear(x, w.qkv), [query_size, kv_size, kv_size], dim=1)
         query = query.reshape(num_tokens, w.num_heads, w.head_dim)
         key = key.reshape(num_tokens, w.num_kv_heads, w.head_dim)
         value = value.reshape(num_tokens, w.num_kv_heads, w.head_dim)

@@ -24,6 +24,31 @@ _MAX_GROUP_KEYS = 16384
 
 
 @dataclass(frozen=True, slots=True)
+class TileShape:
+    """The shape of all tiles of a model.
+
+    Attributes:
+        num_kv_heads: KV heads of a block; each makes tiles of its own.
+        heads: query heads that read one KV head.
+        tokens: query tokens that a tile has room for.
+        pairs: rows of a tile: tokens * heads, rounded up to whole `QUERY_TILE`s. Pairs lie token by token, a token's
+            heads side by side; what is left over is padding.
+    """
+
+    num_kv_heads: int
+    heads: int
+    tokens: int
+    pairs: int
+
+    @classmethod
+    def of(cls, num_heads: int, num_kv_heads: int) -> TileShape:
+        """Return the shape for a model's head counts."""
+        heads = num_heads // num_kv_heads
+        tokens = max(1, QUERY_TILE // heads)
+        return cls(num_kv_heads, heads, tokens, -(-tokens * heads // QUERY_TILE) * QUERY_TILE)
+
+
+@dataclass(frozen=True, slots=True)
 class TileGroup:
     """Tiles that are computed together, each padded to the longest one's number of key steps.
 
@@ -31,18 +56,19 @@ class TileGroup:
         query_rows: [num_tiles * tile_tokens] int64, the token of each tile row; padding rows repeat a token.
         tokens: [num_group_tokens] int64, the tokens of this group.
         token_rows: like `tokens`, where each lies among `query_rows`.
-        key_blocks: [num_tiles, num_keys] int64, block id of each key; keys beyond a tile's last repeat the last.
-        key_offsets: like `key_blocks`, the place inside the block.
-        hidden: [num_tiles, 1, num_steps, tile_pairs, KEY_STEP] bool, true where a pair doesn't see a key.
+        key_rows: [num_tiles * num_kv_heads * num_keys] int64, where each key of each KV head lies if the cache is seen
+            as rows of head_dim channels; keys beyond a tile's last repeat the last.
+        mask: [num_tiles, 1, num_steps, tile_pairs, KEY_STEP] float32, -inf where a pair doesn't see a key, else 0.
+        num_tiles: tiles.
         num_steps: key steps.
     """
 
     query_rows: Tensor
     tokens: Tensor
     token_rows: Tensor
-    key_blocks: Tensor
-    key_offsets: Tensor
-    hidden: Tensor
+    key_rows: Tensor
+    mask: Tensor
+    num_tiles: int
     num_steps: int
 
 
@@ -51,33 +77,29 @@ class AttentionPlan:
     """A step's tiles.
 
     Attributes:
-        tile_tokens: query tokens that a tile has room for.
-        tile_pairs: rows of a tile: tile_tokens * (query heads a KV head) rounded up to whole `QUERY_TILE`s.
+        shape: of each tile.
         groups: the tiles, in groups of similar length.
     """
 
-    tile_tokens: int
-    tile_pairs: int
+    shape: TileShape
     groups: tuple[TileGroup, ...]
 
 
-def plan_attention(metadata: ForwardMetadata, heads_per_kv_head: int, sliding_window: int | None) -> AttentionPlan:
+def plan_attention(metadata: ForwardMetadata, shape: TileShape, sliding_window: int | None) -> AttentionPlan:
     """Cut a step into tiles.
 
     Args:
         metadata: the step.
-        heads_per_kv_head: query heads that read one KV head.
+        shape: of the tiles.
         sliding_window: keys a token sees, its own included; None: all before it.
     """
-    tile_tokens = max(1, QUERY_TILE // heads_per_kv_head)
-    tile_pairs = -(-tile_tokens * heads_per_kv_head // QUERY_TILE) * QUERY_TILE
-    tiles = _cut_into_tiles(metadata, tile_tokens, sliding_window)
+    tiles = _cut_into_tiles(metadata, shape.tokens, sliding_window)
     block_tables = metadata.block_tables.cpu().numpy()
     groups = tuple(
-        _build_group(tiles.select(chosen), metadata, block_tables, tile_tokens, tile_pairs, sliding_window)
+        _build_group(tiles.select(chosen), metadata, block_tables, shape, sliding_window)
         for chosen in _group_by_steps(tiles.num_steps)
     )
-    return AttentionPlan(tile_tokens=tile_tokens, tile_pairs=tile_pairs, groups=groups)
+    return AttentionPlan(shape=shape, groups=groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +155,10 @@ def _build_group(
     tiles: _Tiles,
     metadata: ForwardMetadata,
     block_tables: np.ndarray,
-    tile_tokens: int,
-    tile_pairs: int,
+    shape: TileShape,
     sliding_window: int | None,
 ) -> TileGroup:
-    rows = np.arange(tile_tokens)
+    rows = np.arange(shape.tokens)
     is_token = rows < tiles.num_tokens[:, None]
     query_rows = tiles.first_token[:, None] + np.minimum(rows, tiles.num_tokens[:, None] - 1)
     last_position = tiles.first_position + tiles.num_tokens - 1
@@ -147,8 +168,9 @@ def _build_group(
     # token of this request may hold NaN, and a NaN times a probability of zero is NaN.
     stored_positions = np.minimum(key_positions, last_position[:, None])
     key_blocks = np.take_along_axis(block_tables[tiles.request], stored_positions // metadata.block_size, axis=1)
+    head_blocks = key_blocks.astype(np.int64)[:, None] * shape.num_kv_heads + np.arange(shape.num_kv_heads)[:, None]
+    key_rows = head_blocks * metadata.block_size + (stored_positions % metadata.block_size)[:, None]
     row_positions = np.minimum(tiles.first_position[:, None] + rows, last_position[:, None])
-    hidden = _hidden_keys(row_positions, key_positions, tile_pairs, sliding_window)
     device = metadata.positions.device
 
     def on_device(array: np.ndarray) -> Tensor:
@@ -158,23 +180,22 @@ def _build_group(
         query_rows=on_device(query_rows.reshape(-1)),
         tokens=on_device(query_rows[is_token]),
         token_rows=on_device(np.flatnonzero(is_token)),
-        key_blocks=on_device(key_blocks.astype(np.int64)),
-        key_offsets=on_device(stored_positions % metadata.block_size),
-        hidden=on_device(hidden),
+        key_rows=on_device(key_rows.reshape(-1)),
+        mask=on_device(_mask(row_positions, key_positions, shape, sliding_window)),
+        num_tiles=len(tiles.request),
         num_steps=num_steps,
     )
 
 
-def _hidden_keys(
-    row_positions: np.ndarray, key_positions: np.ndarray, tile_pairs: int, sliding_window: int | None
+def _mask(
+    row_positions: np.ndarray, key_positions: np.ndarray, shape: TileShape, sliding_window: int | None
 ) -> np.ndarray:
     rows, keys = row_positions[:, :, None], key_positions[:, None, :]
     hidden = keys > rows
     if sliding_window is not None:
         hidden |= keys <= rows - sliding_window
-    num_tiles, tile_tokens, num_keys = hidden.shape
-    # Pairs lie token by token, a token's query heads side by side; the pairs left over see everything, harmlessly.
-    pairs = np.zeros((num_tiles, tile_pairs, num_keys), dtype=np.bool_)
-    heads = tile_pairs // tile_tokens
-    pairs[:, : tile_tokens * heads] = np.repeat(hidden, heads, axis=1)
-    return pairs.reshape(num_tiles, 1, tile_pairs, -1, KEY_STEP).swapaxes(2, 3)
+    num_tiles, num_keys = key_positions.shape
+    # The padding pairs see everything, which keeps them finite.
+    mask = np.zeros((num_tiles, shape.pairs, num_keys), dtype=np.float32)
+    mask[:, : shape.tokens * shape.heads][np.repeat(hidden, shape.heads, axis=1)] = -np.inf
+    return mask.reshape(num_tiles, 1, shape.pairs, -1, KEY_STEP).swapaxes(2, 3)

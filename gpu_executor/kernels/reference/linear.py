@@ -9,6 +9,7 @@ from ..layouts import LinearWeight
 
 # Rows of one product. Matrix libraries pick another kernel, and with it another order of additions, for another number
 # of rows (1, 2, 5 and 7 rows gave other bits than 16); at one fixed shape every row of the tile is treated alike.
+# The matrix goes first: the output layer's product (49152 x 576) took 23 ms, as rows @ matrix.T 34 ms (MKL, 2 cores).
 ROW_TILE = 16
 
 
@@ -20,10 +21,10 @@ def linear(x: Tensor, weight: LinearWeight) -> Tensor:
     if padded_rows != num_rows or not values.is_contiguous():
         values = torch.zeros(padded_rows, in_features, device=x.device)
         values[:num_rows] = x
-    matrix = weight.weight.float().t()
+    matrix = weight.weight.float()
     product = torch.empty(padded_rows, weight.out_features, device=x.device)
     for start in range(0, padded_rows, ROW_TILE):
-        torch.mm(values[start : start + ROW_TILE], matrix, out=product[start : start + ROW_TILE])
+        product[start : start + ROW_TILE] = torch.mm(matrix, values[start : start + ROW_TILE].t()).t()
     product = product[:num_rows]
     if weight.bias is not None:
         product += weight.bias.float()

@@ -10,7 +10,7 @@ from ..layouts import LinearWeight, RotaryTable
 from ..ops import Ops
 from . import activation, attention, linear, normalization, rotary
 from . import kv_cache as kv
-from .attention_plan import AttentionPlan, plan_attention
+from .attention_plan import AttentionPlan, TileShape, plan_attention
 
 
 class ReferenceOps(Ops):
@@ -21,7 +21,7 @@ class ReferenceOps(Ops):
     def __init__(self) -> None:
         # All layers of a step attend by the same plan: those of the last step are kept.
         self._planned_metadata: ForwardMetadata | None = None
-        self._plans: dict[tuple[int, int | None], AttentionPlan] = {}
+        self._plans: dict[tuple[TileShape, int | None], AttentionPlan] = {}
 
     def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
         return linear.embedding(input_ids, weight)
@@ -50,10 +50,9 @@ class ReferenceOps(Ops):
         scale: float,
         sliding_window: int | None,
     ) -> Tensor:
-        heads_per_kv_head = query.shape[1] // kv_cache.key.shape[1]
-        return attention.paged_attention(
-            query, kv_cache, self._plan(metadata, heads_per_kv_head, sliding_window), scale
-        )
+        shape = TileShape.of(num_heads=query.shape[1], num_kv_heads=kv_cache.key.shape[1])
+        plan = self._plan(metadata, shape, sliding_window)
+        return attention.paged_attention(query, kv_cache, plan, scale)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_and_mul(gate_up)
@@ -61,10 +60,10 @@ class ReferenceOps(Ops):
     def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
         kv.copy_blocks(kv_cache, source, destination)
 
-    def _plan(self, metadata: ForwardMetadata, heads_per_kv_head: int, sliding_window: int | None) -> AttentionPlan:
+    def _plan(self, metadata: ForwardMetadata, shape: TileShape, sliding_window: int | None) -> AttentionPlan:
         if metadata is not self._planned_metadata:
             self._planned_metadata, self._plans = metadata, {}
-        key = (heads_per_kv_head, sliding_window)
+        key = (shape, sliding_window)
         if key not in self._plans:
-            self._plans[key] = plan_attention(metadata, heads_per_kv_head, sliding_window)
+            self._plans[key] = plan_attention(metadata, shape, sliding_window)
         return self._plans[key]

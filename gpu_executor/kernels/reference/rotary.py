@@ -17,6 +17,6 @@ def rotary(query: Tensor, key: Tensor, positions: Tensor, table: RotaryTable) ->
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1]
-    first, second, rest = heads.float().split((half, half, heads.shape[-1] - 2 * half), dim=-1)
+    first, second, rest = torch.split(heads.float(), [half, half, heads.shape[-1] - 2 * half], dim=-1)
     rotated = (first * cos - second * sin, second * cos + first * sin, rest)
     return torch.cat(rotated, dim=-1).to(heads.dtype)
