@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pagewire.engine_core.request import Child, ChildStatus, Request
+from pagewire.engine_core.waiting_queue import WaitingQueue
+from tests.support.builders import build_request
+from tests.support.engine_driver import ALICE
+
+
+def build_child(arrival, priority=0):
+    message = build_request(arrival, [1], priority=priority)
+    request = Request(ALICE, message, arrival=arrival, now=0.0, max_model_len=9, has_priority=True)
+    return request.children[0]
+
+
+def drain(queue):
+    while queue.peek() is not None:
+        yield queue.pop()
+
+
+def test_earlier_arrival_comes_first_whenever_it_is_pushed():
+    first, second, third = (build_child(arrival) for arrival in (1, 2, 3))
+    queue = WaitingQueue()
+    for child in (third, first, second):
+        queue.push(child)
+    assert list(drain(queue)) == [first, second, third]
+
+
+def test_lower_priority_value_comes_first():
+    low, high = build_child(1, priority=2), build_child(2, priority=-2)
+    queue = WaitingQueue()
+    queue.push(low)
+    queue.push(high)
+    assert list(drain(queue)) == [high, low]
+
+
+def test_children_of_one_request_come_in_their_order():
+    first = build_child(1)
+    second = Child(first.request, 1, [1], (0, 1, 1))
+    queue = WaitingQueue()
+    queue.push(second)
+    queue.push(first)
+    assert list(drain(queue)) == [first, second]
+
+
+def test_finished_child_is_dropped_wherever_it_waits():
+    first, second = build_child(1), build_child(2)
+    queue = WaitingQueue()
+    queue.push(first)
+    queue.push(second)
+    first.move_to(ChildStatus.FINISHED)
+    queue.discard()
+    assert len(queue) == 1
+    assert queue.children() == [second]
+    assert queue.peek() is second
+
+
+def test_empty_queue_has_no_head():
+    assert WaitingQueue().peek() is None
