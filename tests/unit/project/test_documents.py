@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pagewire.frontend.cli_flags import engine_flags, server_flags
 from pagewire.version import __version__
 from tools.flags_table import BEGIN, DOCUMENTS, with_table
 
@@ -23,6 +24,14 @@ def test_the_command_line_page_shows_the_table():
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert BEGIN in text
     assert "| `--max-num-seqs` | `128` |" in text
+
+
+def test_the_readme_names_only_flags_that_there_are():
+    known = {flag.name for flag in [*engine_flags(), *server_flags()]} | {"--config", "--version", "--listen", "--help"}
+    rows = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    named = set(re.findall(r"--[a-z][a-z-]+[a-z]", " ".join(rows)))
+    assert named
+    assert named <= known
 
 
 def test_a_document_without_the_marks_is_left_alone():
