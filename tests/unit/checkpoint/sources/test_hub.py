@@ -24,13 +24,13 @@ _RESOLVE = """
 import json, sys
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.ipc.errors import ConfigError
-name, revision = json.loads(sys.argv[1])
-try:
-    model = resolve_model(name, revision=revision, progress=False)
-except ConfigError as error:
-    print(json.dumps({"error": error.message}))
-else:
-    print(json.dumps({"path": str(model.path), "name": model.name, "format": model.file_format}))
+def resolve(name, revision):
+    try:
+        model = resolve_model(name, revision=revision, progress=False)
+    except ConfigError as error:
+        return {"error": error.message}
+    return {"path": str(model.path), "name": model.name, "format": model.file_format}
+print(json.dumps([resolve(name, revision) for name, revision in json.loads(sys.argv[1])]))
 """
 
 
@@ -41,9 +41,10 @@ class Resolver:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         self.environment = {**kept, "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
 
-    def __call__(self, name: str, revision: str | None = None, **environment: str) -> dict[str, str]:
+    def __call__(self, *names: str, revision: str | None = None, **environment: str) -> list[dict[str, str]]:
+        """Resolve names one after the other; each gives path, name and format, or an error."""
         result = subprocess.run(
-            [sys.executable, "-c", _RESOLVE, json.dumps([name, revision])],
+            [sys.executable, "-c", _RESOLVE, json.dumps([(name, revision) for name in names])],
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
@@ -51,10 +52,11 @@ class Resolver:
         )
         return json.loads(result.stdout)
 
-    def error(self, name: str, revision: str | None = None, **environment: str) -> str:
-        message = self(name, revision, **environment)["error"]
-        assert "\n" not in message
-        return message
+    def errors(self, *names: str, revision: str | None = None, **environment: str) -> list[str]:
+        """Resolve names that can't be resolved."""
+        messages = [result["error"] for result in self(*names, revision=revision, **environment)]
+        assert not any("\n" in message for message in messages)
+        return messages
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def resolve(hub: FakeHub, tmp_path: Path) -> Resolver:
 
 
 def test_only_needed_files_are_fetched_and_served_offline_afterwards(hub: FakeHub, resolve: Resolver) -> None:
-    model = resolve("acme/tiny")
+    [model] = resolve("acme/tiny")
     assert model["name"] == "acme/tiny"
     assert model["format"] == "safetensors"
     assert load_model_config(Path(model["path"])).architecture == "Qwen2ForCausalLM"
@@ -94,61 +96,59 @@ def test_only_needed_files_are_fetched_and_served_offline_afterwards(hub: FakeHu
         "tokenizer_config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
     }  # fmt: skip
     asked = len(hub.requests)
-    assert resolve("acme/tiny", HF_HUB_OFFLINE="1") == model
+    assert resolve("acme/tiny", HF_HUB_OFFLINE="1") == [model]
     assert len(hub.requests) == asked
     # A hub that is out of reach is no reason to fail either.
-    assert resolve("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9") == model
+    assert resolve("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9") == [model]
 
 
 def test_revision_selects_its_own_files(resolve: Resolver) -> None:
-    model = resolve("acme/tiny", "v2")
+    [model] = resolve("acme/tiny", revision="v2")
     assert load_model_config(Path(model["path"])).architecture == "LlamaForCausalLM"
-    error = resolve.error("acme/tiny", "v3")
+    [error] = resolve.errors("acme/tiny", revision="v3")
     assert "has no revision 'v3'" in error
 
 
 def test_gguf_tag_selects_one_model_in_any_case_with_all_its_shards(hub: FakeHub, resolve: Resolver) -> None:
-    model = resolve("acme/tiny-GGUF:F16")
+    [model, split] = resolve("acme/tiny-GGUF:F16", "acme/tiny-GGUF:bf16")
     assert model["format"] == "gguf"
     assert load_model_config(Path(model["path"])).dtype == "float16"
-    assert hub.downloaded() == ["tiny-f16.gguf"]
-    split = resolve("acme/tiny-GGUF:bf16")
     assert split["path"].endswith("BF16/tiny-BF16-00001-of-00002.gguf")
     assert load_model_config(Path(split["path"])).dtype == "bfloat16"
-    # Offline, from the cache.
-    assert resolve("acme/tiny-GGUF:f16", HF_HUB_OFFLINE="1") == {**model, "name": "acme/tiny-GGUF:f16"}
+    shards = [f"BF16/tiny-BF16-0000{number}-of-00002.gguf" for number in (1, 2)]
+    assert hub.downloaded() == [*shards, "tiny-f16.gguf"]
+    assert resolve("acme/tiny-GGUF:F16", HF_HUB_OFFLINE="1") == [model]
 
 
-def test_missing_or_absent_gguf_tag_lists_what_is_there(resolve: Resolver) -> None:
-    assert resolve.error("acme/tiny-GGUF:Q8_0") == (
-        "acme/tiny-GGUF: has no GGUF model 'Q8_0'; available are BF16, Q4_K_M, f16"
-    )
-    assert "choose one with acme/tiny-GGUF:TAG" in resolve.error("acme/tiny-GGUF")
+def test_absent_or_missing_gguf_tag_lists_what_is_there(resolve: Resolver) -> None:
+    [absent, missing] = resolve.errors("acme/tiny-GGUF:Q8_0", "acme/tiny-GGUF")
+    assert absent == "acme/tiny-GGUF: has no GGUF model 'Q8_0'; available are BF16, Q4_K_M, f16"
+    assert "choose one with acme/tiny-GGUF:TAG" in missing
 
 
 def test_gated_model_names_the_page_and_the_variable(hub: FakeHub, resolve: Resolver) -> None:
     page = f"{hub.endpoint}/acme/gated"
     expected = f"acme/gated is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
-    assert resolve.error("acme/gated") == expected
-    assert resolve.error("acme/gated", HF_TOKEN="hf_other") == expected
-    assert resolve("acme/gated", HF_TOKEN="hf_good")["format"] == "safetensors"
+    assert resolve.errors("acme/gated") == [expected]
+    assert resolve.errors("acme/gated", HF_TOKEN="hf_other") == [expected]
+    assert resolve("acme/gated", HF_TOKEN="hf_good")[0]["format"] == "safetensors"
 
 
-def test_private_or_missing_model_names_the_page_and_the_variable(hub: FakeHub, resolve: Resolver) -> None:
-    for name in ("acme/private", "acme/nothing"):
-        error = resolve.error(name)
+def test_private_or_absent_model_names_the_page_and_the_variable(hub: FakeHub, resolve: Resolver) -> None:
+    names = ("acme/private", "acme/nothing")
+    for name, error in zip(names, resolve.errors(*names), strict=True):
         assert f"{hub.endpoint}/{name}" in error
         assert "HF_TOKEN" in error
-    assert resolve("acme/private", HF_TOKEN="hf_good")["format"] == "safetensors"
+    assert resolve("acme/private", HF_TOKEN="hf_good")[0]["format"] == "safetensors"
 
 
 def test_offline_without_cached_copy_is_one_line(resolve: Resolver) -> None:
-    assert resolve.error("acme/tiny", HF_HUB_OFFLINE="1") == (
+    assert resolve.errors("acme/tiny", HF_HUB_OFFLINE="1") == [
         "acme/tiny: HF_HUB_OFFLINE is set, and the cache doesn't hold it"
-    )
-    assert "can't be reached" in resolve.error("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9")
+    ]
+    assert "can't be reached" in resolve.errors("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9")[0]
 
 
 def test_pickled_weights_are_refused_by_name_and_not_fetched(hub: FakeHub, resolve: Resolver) -> None:
-    assert "pytorch_model.bin" in resolve.error("acme/pickled")
+    assert "pytorch_model.bin" in resolve.errors("acme/pickled")[0]
     assert hub.downloaded() == []
