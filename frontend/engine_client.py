@@ -91,6 +91,7 @@ class AsyncEngineClient:
         self._outbox: deque[ClientMessage] = deque()
         self._has_outgoing = asyncio.Event()
         self._death: ErrorInfo | None = None
+        self._is_dead = asyncio.Event()
         self._tasks = [asyncio.create_task(run()) for run in (self._receive, self._send, self._keep_alive)]
         for task in self._tasks:
             task.add_done_callback(self._on_task_end)
@@ -278,11 +279,16 @@ class AsyncEngineClient:
         """Why the core is gone; None while it is there."""
         return None if self._death is None else PagewireError.from_info(self._death)
 
+    async def wait_dead(self) -> None:
+        """Wait until the core is known to be gone; `death` then says why."""
+        await self._is_dead.wait()
+
     def mark_dead(self, error: PagewireError) -> None:
         """Fail all that is live and all that comes, as the core is gone; for those who see its process end."""
         if self._death is not None:
             return
         self._death = error.to_info()
+        self._is_dead.set()
         self._outbox.clear()
         for mailbox in list(self._live.values()):
             mailbox.fail(self._death)

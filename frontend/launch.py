@@ -18,12 +18,12 @@ import uvloop
 
 from pagewire.ipc.config import EngineConfig, ServerConfig
 from pagewire.ipc.endpoints import check_address, check_listen_address
-from pagewire.ipc.errors import EngineDead, MachineError, PagewireError, StartError
 from pagewire.ipc.logs import setup_logging
 
 from .engine_client import AsyncEngineClient
 from .engine_process import EngineProcess, prepare_engine
 from .listener import describe_listeners, open_listeners
+from .running_engine import RunningEngine
 from .startup_report import StartupReport, describe_engine
 
 if TYPE_CHECKING:
@@ -131,66 +131,14 @@ async def _run_engine(config: EngineConfig, listen: str, report: StartupReport) 
         return 0
 
 
-class _RunningEngine:
-    """An engine process of our own, watched: its death is told to the client at once."""
-
-    def __init__(self, engine: EngineProcess) -> None:
-        self._process = engine.process
-        self._address = engine.address
-        self._died = asyncio.Event()
-        self.client: AsyncEngineClient | None = None
-
-    async def connect(self, name: str) -> AsyncEngineClient:
-        """Attach a client when the engine is ready.
-
-        Raises:
-            StartError: the engine can't start.
-        """
-        connecting = asyncio.ensure_future(AsyncEngineClient.connect(self._address, name=name, timeout_s=None))
-        death = asyncio.ensure_future(self._died.wait())
-        try:
-            await asyncio.wait({connecting, death}, return_when=asyncio.FIRST_COMPLETED)
-            if not connecting.done():
-                # What it had to say may still be on its way.
-                await asyncio.wait({connecting}, timeout=1.0)
-            if not connecting.done():
-                raise MachineError(
-                    f"The engine core ended with exit code {self._process.exit_code} before it was ready; "
-                    "its log lines above say more."
-                )
-            self.client = connecting.result()
-        except StartError:
-            raise
-        except PagewireError as exc:
-            raise MachineError(exc.message) from exc
-        finally:
-            death.cancel()
-            connecting.cancel()
-        if self._died.is_set():
-            self.on_death()
-        return self.client
-
-    def on_death(self) -> None:
-        """The process ended."""
-        asyncio.get_running_loop().remove_reader(self._process.death_fd)
-        self._died.set()
-        if self.client is not None:
-            code = self._process.wait(timeout_s=1.0)
-            self.client.mark_dead(EngineDead(f"The engine core ended with exit code {code}."))
-
-
 @asynccontextmanager
-async def _running_engine(config: EngineConfig, address: str | None = None) -> AsyncIterator[_RunningEngine]:
+async def _running_engine(config: EngineConfig, address: str | None = None) -> AsyncIterator[RunningEngine]:
     engine = EngineProcess(config, address=address)
-    running = _RunningEngine(engine)
-    loop = asyncio.get_running_loop()
-    loop.add_reader(engine.process.death_fd, running.on_death)
+    running = RunningEngine(engine)
     try:
         yield running
     finally:
-        loop.remove_reader(engine.process.death_fd)
-        if running.client is not None:
-            await running.client.aclose()
+        await running.aclose()
         await asyncio.to_thread(engine.stop)
 
 
