@@ -38,9 +38,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         )
     if file.get_int(f"{name}.expert_count", 0):
         raise ConfigError(f"{file.path}: is a mixture of experts, which is not supported")
-    num_layers = _positive(file, f"{name}.block_count")
-    if num_layers > MAX_LAYERS:
-        raise ConfigError(f"{file.path}: {name}.block_count is {num_layers}; at most {MAX_LAYERS} can be")
+    num_layers = _num_layers(file, name)
     num_heads = _per_layer(file, f"{name}.attention.head_count")
     num_kv_heads = _per_layer(file, f"{name}.attention.head_count_kv", default=num_heads)
     if num_heads % num_kv_heads:
@@ -53,10 +51,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     context_length = _positive(file, f"{name}.context_length")
     scaling = _rope_scaling(file, name, context_length, rotary_dim)
     layer_kinds, sliding_window = _attention_windows(file, name, num_layers)
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise ConfigError(f"{file.path}: lacks the matrix token_embd.weight")
-    vocab_size = embedding.shape[0]
+    vocab_size = _vocab_size(file)
     return ModelConfig(
         architecture=architecture,
         model_path=str(file.path),
@@ -85,6 +80,20 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         bos_token_id=_token_id(file, "bos", vocab_size),
         eos_token_ids=_eos_token_ids(file, vocab_size),
     )
+
+
+def _num_layers(file: GGUFFile, name: str) -> int:
+    num_layers = _positive(file, f"{name}.block_count")
+    if num_layers > MAX_LAYERS:
+        raise ConfigError(f"{file.path}: {name}.block_count is {num_layers}; at most {MAX_LAYERS} can be")
+    return num_layers
+
+
+def _vocab_size(file: GGUFFile) -> int:
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ConfigError(f"{file.path}: lacks the matrix token_embd.weight")
+    return embedding.shape[0]
 
 
 def _positive(file: GGUFFile, key: str, default: int | None = None) -> int:
