@@ -55,6 +55,11 @@ class ModelRunner:
         """The rows held."""
         return self._batch
 
+    @property
+    def kv_cache(self) -> KVCache:
+        """The paged tensors."""
+        return self._kv_cache
+
     @torch.inference_mode()
     def execute(self, step: ExecuteStep) -> StepResult:
         """Run one step.
