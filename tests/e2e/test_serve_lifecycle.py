@@ -1,0 +1,119 @@
+"""`pagewire serve` from the command line to the last socket: exit codes, one clear line, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.children import is_alive, wait_until
+from tests.support.running_server import RunningServer, running_server
+from tests.support.tiny_model import tiny_checkpoint
+
+pytestmark = pytest.mark.slow
+
+
+def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pagewire", *arguments], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("pagewire: error:")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_in_order_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
+    server = RunningServer(["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"], tmp_path)
+    assert len(server.descendants()) == 2, "an engine core and an executor"
+    assert server.stop(number) == 0
+    assert not list(server.runtime_parent.iterdir())
+
+
+def test_terminal_interrupt_of_the_whole_group_stops_in_order(tmp_path: Path) -> None:
+    server = RunningServer(["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"], tmp_path)
+    for pid in server.descendants():
+        os.kill(pid, signal.SIGINT)
+    assert server.stop(signal.SIGINT) == 0
+
+
+def test_killed_frontend_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
+    server = RunningServer(["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"], tmp_path)
+    below = server.descendants()
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert not any(is_alive(pid) for pid in below)
+
+
+def test_dead_executor_fails_the_requests_and_ends_the_server(tmp_path: Path) -> None:
+    server = RunningServer(["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"], tmp_path)
+    executor = server.descendants()[-1]
+    os.kill(executor, signal.SIGKILL)
+    wait_until(lambda: server.exit_code is not None, 20, "the end of the server")
+    assert server.exit_code == 1
+    assert "signal 9" in server.log
+
+
+def test_taken_port_is_one_line_and_exit_code_1() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = run("serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", str(port))
+    assert done.returncode == 1
+    assert len(error_lines(done)) == 1
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--no-such-flag"], "no-such-flag"),
+        (["/no/such/model"], "/no/such/model"),
+        (["--max-model-len", "1000000"], "1000000"),
+        (["--tensor-parallel-size", "2"], "tensor-parallel-size"),
+        (["--kv-cache-dtype", "fp8"], "fp8"),
+        (["--block-size", "7"], "block-size"),
+        (["--num-gpu-blocks-override", "2", "--max-model-len", "100"], "max-model-len"),
+    ],
+)
+def test_what_the_command_line_asks_and_cannot_be_met_is_exit_code_2(arguments: list[str], named: str) -> None:
+    model = [] if arguments[0].startswith("/") else [str(tiny_checkpoint())]
+    done = run("serve", *model, "--host", "127.0.0.1", "--port", "0", *arguments)
+    assert done.returncode == 2, done.stderr
+    (line,) = error_lines(done)
+    assert named in line
+    assert "Traceback" not in done.stderr
+
+
+def test_too_little_memory_is_one_line_and_exit_code_1() -> None:
+    done = run(
+        "serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0", "--gpu-memory-utilization", "0.0001"
+    )
+    assert done.returncode == 1, done.stderr
+    assert len(error_lines(done)) == 1
+
+
+def test_frontend_and_core_never_load_torch(tmp_path: Path) -> None:
+    with running_server(tmp_path, str(tiny_checkpoint())) as server:
+        core, executor = server.descendants()
+        assert "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text()
+        assert "libtorch" not in Path(f"/proc/{core}/maps").read_text()
+        assert "libtorch" in Path(f"/proc/{executor}/maps").read_text()
+
+
+def test_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
+    path = Path("/tmp") / f"pw-{os.getpid()}.sock"
+    server = RunningServer(["serve", str(tiny_checkpoint()), "--uds", str(path)], tmp_path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert client.recv(64).startswith(b"HTTP/1.1 200")
+    assert server.stop() == 0
+    assert not path.exists()
