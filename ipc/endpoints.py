@@ -82,7 +82,7 @@ def check_address(address: str) -> None:
             )
         return
     host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not (address.startswith("tcp://") and host and port.isdigit() and 0 < int(port) < 65536):
+    if not (address.startswith("tcp://") and host and port.isdecimal() and 0 < int(port) < 65536):
         raise ConfigError(f"{address} is no address; give ipc:///path/to.sock or tcp://host:port.")
 
 

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from pagewire.ipc.endpoints import RuntimeDir, check_address, check_listen_address, ipc_path, is_in_use
+from pagewire.ipc.errors import ConfigError, MachineError
+
+
+@pytest.mark.parametrize("address", ["ipc:///tmp/x.sock", "tcp://127.0.0.1:5555", "tcp://[::1]:1", "tcp://host:65535"])
+def test_an_absolute_path_or_a_host_and_port_is_an_address(address: str):
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "part"),
+    [
+        ("/tmp/x.sock", "no address"),
+        ("http://host:1", "no address"),
+        ("localhost:5555", "no address"),
+        ("tcp://127.0.0.1", "no address"),
+        ("tcp://:5555", "no address"),
+        ("tcp://host:0", "no address"),
+        ("tcp://host:65536", "no address"),
+        ("tcp://host:²", "no address"),
+        ("tcp://host:-1", "no address"),
+        ("", "no address"),
+        ("ipc://", "absolute path"),
+        ("ipc://x.sock", "absolute path"),
+        ("ipc:///" + "x" * 107, "longer than the 107 bytes"),
+        ("ipc:///" + "é" * 54, "longer than the 107 bytes"),
+    ],
+)
+def test_what_nobody_could_reach_is_refused(address: str, part: str):
+    with pytest.raises(ConfigError, match=part):
+        check_address(address)
+
+
+def test_the_network_needs_a_word():
+    with pytest.raises(ConfigError, match="--insecure"):
+        check_listen_address("tcp://0.0.0.0:5555", insecure=False)
+    check_listen_address("tcp://0.0.0.0:5555", insecure=True)
+
+
+def test_a_socket_needs_a_directory_and_no_other_engine(tmp_path: Path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        check_listen_address(f"ipc://{tmp_path}/none/x.sock", insecure=False)
+    path = tmp_path / "x.sock"
+    check_listen_address(f"ipc://{path}", insecure=False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert is_in_use(path)
+        with pytest.raises(MachineError, match="Another engine"):
+            check_listen_address(f"ipc://{path}", insecure=False)
+    assert path.exists()
+    assert not is_in_use(path)  # left behind by a process that was killed
+    check_listen_address(f"ipc://{path}", insecure=False)
+
+
+def test_only_ipc_addresses_have_a_file():
+    assert ipc_path("ipc:///tmp/x") == Path("/tmp/x")
+    assert ipc_path("tcp://host:1") is None
+
+
+def test_sockets_of_one_engine_lie_in_a_directory_of_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runtime = RuntimeDir()
+    assert stat.S_IMODE(runtime.path.stat().st_mode) == 0o700
+    addresses = {
+        runtime.client_address,
+        *(runtime.executor_address(epoch, rank) for epoch in (1, 2) for rank in (0, 1)),
+    }
+    assert len(addresses) == 5
+    for address in addresses:
+        check_address(address)
+    (runtime.path / "core.sock").touch()
+    runtime.remove()
+    runtime.remove()
+    assert not runtime.path.exists()
+
+
+def test_a_directory_too_deep_for_a_socket_is_refused_and_left_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with pytest.raises(MachineError, match="set TMPDIR"):
+        RuntimeDir()
+    assert list(deep.iterdir()) == []
