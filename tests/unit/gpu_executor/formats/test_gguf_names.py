@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from pagewire.gpu_executor.formats.gguf_names import canonical_name
+
+
+@pytest.mark.parametrize(
+    ("gguf_name", "name"),
+    [
+        ("token_embd.weight", "model.embed_tokens.weight"),
+        ("output.weight", "lm_head.weight"),
+        ("blk.11.attn_q.bias", "model.layers.11.self_attn.q_proj.bias"),
+        ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"),
+        ("blk.3.attn_k_norm.weight", "model.layers.3.self_attn.k_norm.weight"),
+        ("blk.3.attn_sinks.weight", None),
+        ("attn_q.weight", None),
+        ("blk.3.token_embd.weight", None),
+    ],
+)
+def test_names_are_looked_up_in_one_table(gguf_name: str, name: str | None) -> None:
+    assert canonical_name(gguf_name) == name

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pagewire.checkpoint.model_config import LayerKind
+from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
+from tests.support.paged import Chunk, nan_filled_cache, paged_step
+
+# query heads, KV heads, head_dim: grouped, multi-head, one KV head for many, groups that don't divide a tile.
+HEADS = [(4, 2, 16), (9, 3, 64), (3, 3, 8), (14, 2, 24), (20, 1, 40)]
+LENGTHS = [1, 16, 63, 64, 65, 130, 200]
+
+
+class Requests:
+    """Random keys, values and queries of some requests, in scattered blocks of one NaN-filled cache."""
+
+    def __init__(
+        self, heads: tuple[int, int, int], *, block_size: int = 16, kv_dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.num_heads, self.num_kv_heads, self.head_dim = heads
+        self.block_size = block_size
+        generator = torch.Generator().manual_seed(0)
+        self.queries = [torch.randn(n, self.num_heads, self.head_dim, generator=generator) for n in LENGTHS]
+        kv_shape = (self.num_kv_heads, self.head_dim)
+        self.keys = [torch.randn(n, *kv_shape, generator=generator).to(kv_dtype) for n in LENGTHS]
+        self.values = [torch.randn(n, *kv_shape, generator=generator).to(kv_dtype) for n in LENGTHS]
+        blocks = list(range(sum(-(-n // block_size) for n in LENGTHS) + 2))
+        random.Random(0).shuffle(blocks)
+        spec = KVCacheSpec(LayerKind.FULL, self.num_kv_heads, self.head_dim)
+        self.cache = nan_filled_cache(spec, len(blocks), block_size=block_size, dtype=kv_dtype)
+        self.block_ids = [[blocks.pop() for _ in range(-(-n // block_size))] for n in LENGTHS]
+        self.ops = select_ops("reference")
+
+    def attend(self, chunks: list[tuple[int, int, int]], window: int | None = None) -> list[torch.Tensor]:
+        """Store and attend (request, start, number of tokens) chunks in one step; return each one's output."""
+        step = paged_step([Chunk(self.block_ids[r], s, n) for r, s, n in chunks], self.block_size)
+        cut = [(r, slice(s, s + n)) for r, s, n in chunks]
+        key, value = (torch.cat([kv[r][part] for r, part in cut]) for kv in (self.keys, self.values))
+        self.ops.store_kv(key, value, self.cache, step.slot_mapping)
+        query = torch.cat([self.queries[r][part] for r, part in cut])
+        out = self.ops.paged_attention(query, self.cache, step, scale=self.head_dim**-0.5, sliding_window=window)
+        return list(out.split([n for _, _, n in chunks]))
+
+    def expected(self, request: int, window: int | None) -> torch.Tensor:
+        """Return the attention of a whole request by torch's own dense product."""
+        n = LENGTHS[request]
+        position = torch.arange(n)
+        visible = position <= position[:, None]
+        if window is not None:
+            visible &= position > position[:, None] - window
+        q, k, v = (t[request].double().transpose(0, 1) for t in (self.queries, self.keys, self.values))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=True).transpose(0, 1)
+
+    def clear(self) -> None:
+        """Poison the whole cache again."""
+        self.cache = LayerKVCache(*(torch.full_like(part, torch.nan) for part in self.cache))
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("window", [None, 1, 17, 70])
+def test_attention_equals_the_dense_product(heads: tuple[int, int, int], window: int | None) -> None:
+    requests = Requests(heads)
+    outputs = requests.attend([(r, 0, n) for r, n in enumerate(LENGTHS)], window)
+    for request, output in enumerate(outputs):
+        torch.testing.assert_close(output.double(), requests.expected(request, window), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("block_size", [8, 16, 48])
+@pytest.mark.parametrize(("heads", "window"), [(HEADS[0], None), (HEADS[1], 40), (HEADS[2], 70), (HEADS[3], None)])
+def test_token_has_the_same_bits_in_any_batch_and_any_chunks(
+    heads: tuple[int, int, int], window: int | None, block_size: int, kv_dtype: torch.dtype
+) -> None:
+    requests = Requests(heads, block_size=block_size, kv_dtype=kv_dtype)
+    alone = [requests.attend([(r, 0, n)], window)[0] for r, n in enumerate(LENGTHS)]
+    rng = random.Random(block_size)
+    for largest in (5, 64):
+        requests.clear()
+        done = [0] * len(LENGTHS)
+        pieces: list[list[torch.Tensor]] = [[] for _ in LENGTHS]
+        while done != LENGTHS:
+            chosen = [r for r, n in enumerate(LENGTHS) if done[r] < n and rng.random() < 0.8]
+            chunks = [(r, done[r], min(LENGTHS[r] - done[r], rng.randint(1, largest))) for r in chosen]
+            rng.shuffle(chunks)
+            for (request, start, num_tokens), output in zip(
+                chunks, requests.attend(chunks, window) if chunks else [], strict=True
+            ):
+                pieces[request].append(output)
+                done[request] = start + num_tokens
+        assert all(torch.equal(torch.cat(p), a) for p, a in zip(pieces, alone, strict=True))
+
+
+def test_keys_are_read_as_the_cache_stores_them() -> None:
+    requests = Requests(HEADS[0], kv_dtype=torch.float32)
+    rounded = Requests(HEADS[0], kv_dtype=torch.float16)
+    for key, value in zip(requests.keys, requests.values, strict=True):
+        key.copy_(key.half()), value.copy_(value.half())
+    assert torch.equal(requests.attend([(5, 0, 130)])[0], rounded.attend([(5, 0, 130)])[0])

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.model_config import LayerKind
+from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.models.base import Model
+from pagewire.gpu_executor.models.registry import build_model
+from pagewire.gpu_executor.weights import load_weights
+from pagewire.ipc.errors import ConfigError
+from tests.support.paged import Chunk, nan_filled_cache, paged_step
+from tests.support.tiny_model import tiny_checkpoint
+
+LENGTHS = [40, 17, 90, 1, 33]
+
+
+def load(family: Any, dtype: torch.dtype, **options: Any) -> Model:
+    """Build and load a tiny model."""
+    config = load_model_config(tiny_checkpoint(family, **options))
+    model = build_model(config, select_ops("reference"), dtype=dtype, device=torch.device("cpu"), max_model_len=128)
+    load_weights(model, config)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "kv_dtype"),
+    [
+        ("llama", torch.float32, torch.float16),
+        ("qwen3", torch.float32, torch.float32),
+        ("mistral", torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_logits_have_the_same_bits_alone_batched_and_chunked(
+    family: str, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> None:
+    model = load(family, dtype, sliding_window=24 if family == "mistral" else None)
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(0, 512, (n,), generator=generator) for n in LENGTHS]
+    block_ids = [range(7 * i + 6, 7 * i - 1, -1) for i in range(len(prompts))]
+
+    def run(caches: list[Any], chunks: list[tuple[int, int, int]]) -> list[torch.Tensor]:
+        ids = torch.cat([prompts[r][s : s + n] for r, s, n in chunks])
+        hidden = model.forward(ids, paged_step([Chunk(block_ids[r], s, n) for r, s, n in chunks]), caches)
+        return list(model.compute_logits(hidden).split([n for _, _, n in chunks]))
+
+    def new_caches() -> list[Any]:
+        return [nan_filled_cache(spec, 35, dtype=kv_dtype) for spec in model.kv_cache_specs()]
+
+    alone = [run(new_caches(), [(r, 0, n)])[0] for r, n in enumerate(LENGTHS)]
+    assert all(logits.isfinite().all() for logits in alone)
+    rng, caches = random.Random(1), new_caches()
+    done = [0] * len(prompts)
+    while any(done[r] < n for r, n in enumerate(LENGTHS)):
+        waiting = [r for r, n in enumerate(LENGTHS) if done[r] < n]
+        chosen = rng.sample(waiting, rng.randint(1, len(waiting)))
+        chunks = [(r, done[r], rng.randint(1, min(20, LENGTHS[r] - done[r]))) for r in chosen]
+        for (request, start, num_tokens), logits in zip(chunks, run(caches, chunks), strict=True):
+            assert torch.equal(logits, alone[request][start : start + num_tokens])
+            done[request] += num_tokens
+
+
+def test_each_layer_asks_for_the_cache_of_its_kind() -> None:
+    model = load("qwen2", torch.float32, sliding_window=24, max_window_layers=1)
+    full, sliding = model.kv_cache_specs()
+    assert (full.kind, full.sliding_window) == (LayerKind.FULL, None)
+    assert (sliding.kind, sliding.sliding_window) == (LayerKind.SLIDING, 24)
+    assert (full.num_kv_heads, full.head_dim) == (2, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"architecture": "GPT2"}, "GPT2.*Qwen3"), ({"hidden_act": "gelu"}, "gelu")]
+)
+def test_unknown_model_is_refused_by_name(change: dict[str, str], message: str) -> None:
+    config = msgspec.structs.replace(load_model_config(tiny_checkpoint()), **change)
+    with pytest.raises(ConfigError, match=message):
+        build_model(config, select_ops("auto"), dtype=torch.float32, device=torch.device("cpu"))

@@ -1,0 +1,88 @@
+"""Logits of every family and format against `transformers` on the same weights, fp32, KV in fp32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.models.registry import build_model
+from pagewire.gpu_executor.weights import load_weights
+from tests.support.paged import Chunk, nan_filled_cache, paged_step
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
+
+NUM_TOKENS = 150  # beyond every window and every original rotary length below
+MAX_ERROR = 1e-4
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+CHECKPOINTS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_scaling": LLAMA3}),
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "max_position": 64}),
+    ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position": 64}),
+    ("llama", {"num_heads": 8, "num_kv_heads": 8, "head_dim": 10, "dtype": "bfloat16", "num_shards": 2}),
+    ("mistral", {"sliding_window": 24}),
+    ("mistral", {"sliding_window": 24, "layer_types": ("full_attention", "sliding_attention")}),
+    ("qwen2", {"rope_scaling": YARN, "num_heads": 14, "head_dim": 32}),
+    ("qwen2", {"sliding_window": 24, "max_window_layers": 1, "tie_word_embeddings": True}),
+    ("qwen3", {"attention_bias": True, "head_dim": 48}),
+    ("qwen3", {"sliding_window": 24, "max_window_layers": 0, "rope_scaling": YARN}),
+]
+# One of each group of formats in each family that files come in, the embedding in another type than the rest.
+GGUF_FILES: list[tuple[str, str, dict[str, Any]]] = [
+    ("llama", "F16", {"rope_scaling": LLAMA3}),
+    ("llama", "Q4_1", {"embedding_quant": "Q8_0", "tie_word_embeddings": True}),
+    ("llama", "Q4_K", {"num_shards": 2}),
+    ("mistral", "Q5_0", {"sliding_window": 24}),
+    ("mistral", "Q5_K", {}),
+    ("qwen2", "BF16", {"rope_scaling": YARN}),
+    ("qwen2", "Q4_0", {"tie_word_embeddings": True}),
+    ("qwen3", "Q5_1", {}),
+    ("qwen3", "Q6_K", {"embedding_quant": "F16"}),
+]
+
+
+def logits_here(path: Path, input_ids: torch.Tensor) -> torch.Tensor:
+    """Run the tokens in chunks of 64 over scattered, NaN-filled blocks."""
+    config = load_model_config(path)
+    model = build_model(
+        config, select_ops("reference"), dtype=torch.float32, device=torch.device("cpu"), max_model_len=len(input_ids)
+    )
+    load_weights(model, config)
+    caches = [nan_filled_cache(spec, 16) for spec in model.kv_cache_specs()]
+    rows = []
+    for start in range(0, len(input_ids), 64):
+        chunk = input_ids[start : start + 64]
+        rows.append(model.forward(chunk, paged_step([Chunk(range(15, 1, -1), start, len(chunk))]), caches))
+    return model.compute_logits(torch.cat(rows))
+
+
+def relative_error(path: Path, reference: Path) -> float:
+    """Return max|a - b| / max|b| over the logits of all positions."""
+    theirs = AutoModelForCausalLM.from_pretrained(reference, dtype=torch.float32, attn_implementation="eager")
+    input_ids = torch.randint(0, theirs.config.vocab_size, (NUM_TOKENS,), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = theirs(input_ids[None]).logits[0]
+        assert 0.3 < expected.std() < 3
+        return float((logits_here(path, input_ids) - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize(("family", "options"), CHECKPOINTS)
+def test_hugging_face_checkpoint_gives_the_logits_of_transformers(family: Any, options: dict[str, Any]) -> None:
+    directory = tiny_checkpoint(family, **options)
+    assert relative_error(directory, directory) <= MAX_ERROR
+
+
+@pytest.mark.parametrize(("family", "quant", "options"), GGUF_FILES)
+def test_gguf_file_gives_the_logits_of_its_unpacked_weights(family: Any, quant: str, options: dict[str, Any]) -> None:
+    tiny = tiny_gguf(family, quant, **options)
+    assert relative_error(tiny.path, tiny.reference) <= MAX_ERROR

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.models.registry import build_model
+from pagewire.gpu_executor.weights import load_weights
+from pagewire.ipc.errors import ConfigError
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
+
+Tensors = dict[str, torch.Tensor]
+
+
+def load(path: Path) -> None:
+    """Build and load what lies at `path`."""
+    config = load_model_config(path)
+    model = build_model(config, select_ops("reference"), dtype=torch.float32, device=torch.device("cpu"))
+    load_weights(model, config)
+
+
+def changed(tmp_path: Path, change: Callable[[Tensors], object], *, tied: bool = False) -> Path:
+    """Return a tiny checkpoint with `change` applied to its tensors."""
+    directory = shutil.copytree(tiny_checkpoint("llama", tie_word_embeddings=tied), tmp_path / "model")
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+def test_missing_tensors_are_named(tmp_path: Path) -> None:
+    path = changed(tmp_path, lambda tensors: tensors.pop("model.layers.1.self_attn.k_proj.weight"))
+    with pytest.raises(ConfigError, match=r"lacks model\.layers\.1\.self_attn\.k_proj\.weight"):
+        load(path)
+
+
+def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
+    path = changed(tmp_path, lambda tensors: [tensors.pop(name) for name in list(tensors)[:9]])
+    with pytest.raises(ConfigError, match="and 4 more"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.k_scale"])
+def test_tensor_without_a_place_is_named(tmp_path: Path, name: str) -> None:
+    path = changed(tmp_path, lambda tensors: tensors.update({name: torch.zeros(4)}))
+    with pytest.raises(ConfigError, match=f"{name}.*no such tensor"):
+        load(path)
+
+
+def test_wrong_shape_names_the_tensor_and_both_shapes(tmp_path: Path) -> None:
+    path = changed(tmp_path, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(65)}))
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight.*\[65\].*\[64\]"):
+        load(path)
+
+
+def test_what_the_configuration_says_already_may_be_stored_too(tmp_path: Path) -> None:
+    redundant = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8),
+        "lm_head.weight": torch.zeros(512, 64),
+    }
+    load(changed(tmp_path, lambda tensors: tensors.update(redundant), tied=True))
+
+
+def test_untied_checkpoint_needs_its_output_layer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lacks lm_head\.weight"):
+        load(changed(tmp_path, lambda tensors: tensors.pop("lm_head.weight")))
+
+
+def test_gguf_tensor_that_the_configuration_has_no_place_for_is_named() -> None:
+    config = load_model_config(tiny_gguf("qwen2").path)
+    plain = msgspec.structs.replace(config, architecture="LlamaForCausalLM", qkv_bias=False)
+    model = build_model(plain, select_ops("reference"), dtype=torch.float32, device=torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"blk\.0\.attn_[qkv]\.bias.*no such tensor"):
+        load_weights(model, plain)
