@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,16 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: as above
         """Run a coroutine and return its result. Ctrl-C cancels it, and comes through when it has ended."""
         return self.start(coroutine).result()
+
+    def run_outside(self, action: Callable[[], None]) -> None:
+        """Run a blocking action that uses this thread, from whatever thread an object's end comes to.
+
+        The garbage collector runs on any thread; on this one, the action would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            threading.Thread(target=action, name=f"{self._thread.name}-end").start()
+        else:
+            action()
 
     def close(self) -> None:
         """Cancel what still runs, end the loop and its thread. Closing twice is fine."""

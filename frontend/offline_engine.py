@@ -49,6 +49,9 @@ class OfflineEngine:
 
     def close(self) -> None:
         """Abort what runs, stop the core and its executors. Closing twice is fine."""
+        self._thread.run_outside(self._close)
+
+    def _close(self) -> None:
         if self._thread.is_running:
             if self._running is not None:
                 self._thread.run(self._running.aclose())

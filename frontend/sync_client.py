@@ -11,6 +11,7 @@ not matter, and signs of life flow while the caller computes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -36,7 +37,9 @@ class EngineClient:
             self._client = self._thread.run(AsyncEngineClient.connect(address, name=name, timeout_s=timeout_s))
             on_failure.pop_all()
         # A client that was never closed, or whose interpreter ends, takes its thread and socket along.
-        self._close = weakref.finalize(self, _close, self._thread, self._client)
+        self._close = weakref.finalize(
+            self, self._thread.run_outside, functools.partial(_close, self._thread, self._client)
+        )
 
     @property
     def info(self) -> EngineInfo:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pagewire.frontend.llm import LLM
-from pagewire.ipc.errors import ConfigError, ContextTooLong, EngineDead, InvalidRequest
+from pagewire.ipc.errors import ConfigError, ContextTooLong, EngineDead, InvalidRequest, StartError
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -249,6 +249,14 @@ def _wait_until_gone(pid: int) -> None:
         assert poll.poll(10_000), f"process {pid} still runs"
     finally:
         os.close(descriptor)
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_says_why_and_leaves_nothing(model):
+    threads = threading.active_count()
+    with pytest.raises(StartError, match="kv-cache-memory-bytes"):
+        LLM(str(model), log_level="error", kv_cache_memory_bytes=1)
+    assert threading.active_count() == threads
 
 
 @pytest.mark.slow

@@ -78,3 +78,19 @@ def test_a_fork_does_not_wait_for_a_thread_that_it_lacks(thread, monkeypatch):
         assert not thread.is_running
         thread.close()
     assert thread.is_running
+
+
+def test_an_end_that_comes_to_the_loops_own_thread_does_not_wait_for_itself():
+    loop_thread = LoopThread("own")
+    closed = threading.Event()
+
+    def close() -> None:
+        loop_thread.close()
+        closed.set()
+
+    async def let_go() -> None:
+        loop_thread.run_outside(close)
+
+    loop_thread.start(let_go())
+    assert closed.wait(10)
+    assert not loop_thread.is_running

@@ -11,6 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from pagewire.engine_core import utilities
 from pagewire.ipc import errors, outputs, requests, sampling_params
 from pagewire.ipc.codec import PROTOCOL_VERSION
 from tests.support.fake_core import FakeCore
@@ -81,3 +82,9 @@ def test_page_names_the_version():
 
 def test_page_names_every_finish_reason():
     assert ", ".join(f"{reason.value} {reason}" for reason in outputs.FinishReason) in PAGE
+
+
+def test_page_names_every_utility():
+    listed = re.findall(r"^(\w+) +\S", utilities.__doc__.partition("\n\n")[2], re.MULTILINE)
+    assert listed
+    assert [name for name in listed if f"| `{name}` |" not in PAGE] == []
