@@ -1,0 +1,103 @@
+"""One budget: weights, runtime, work space and KV together stay inside the share, and inside what is free."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.host_limits import HostMemory
+from pagewire.gpu_executor.layers.weight_target import WeightTarget
+from pagewire.gpu_executor.memory import (
+    MemoryUse,
+    blocks_ever_needed,
+    check_weights_fit,
+    estimate_workspace,
+    size_pool,
+)
+from pagewire.ipc.config import CacheConfig, SchedulerConfig
+from pagewire.ipc.errors import MachineError
+from tests.support.tiny_model import tiny_checkpoint
+
+GIB, MIB = 2**30, 2**20
+MEMORY = HostMemory(total_bytes=16 * GIB, free_bytes=14 * GIB, source="RAM")
+USE = MemoryUse(weights=GIB, runtime=GIB // 4, workspace=GIB // 2)
+
+
+def pool(cache=None, memory=MEMORY, use=USE, max_blocks=10**9):
+    return size_pool(cache or CacheConfig(), memory, use, block_bytes=MIB, max_blocks=max_blocks)
+
+
+def test_pool_takes_what_the_share_leaves():
+    budget = pool(CacheConfig(gpu_memory_utilization=0.5))
+    assert budget.num_blocks * MIB == 8 * GIB - USE.weights - USE.runtime - USE.workspace
+    assert budget.limit == "--gpu-memory-utilization"
+
+
+def test_pool_never_takes_more_than_the_share_of_what_is_free():
+    budget = pool(memory=HostMemory(total_bytes=16 * GIB, free_bytes=4 * GIB, source="RAM"))
+    assert budget.num_blocks == int(0.9 * 4 * GIB - USE.workspace) // MIB
+    assert budget.limit == "free memory"
+
+
+def test_pool_is_no_larger_than_all_sequences_at_their_longest():
+    assert pool(max_blocks=100).num_blocks == 100
+    assert blocks_ever_needed(max_num_seqs=3, max_model_len=33, block_size=16) == 3 * 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "num_blocks"),
+    [({"num_gpu_blocks_override": 7}, 7), ({"kv_cache_memory_bytes": 9 * MIB + 5}, 9)],
+)
+def test_flags_fix_the_pool_whatever_the_share(options, num_blocks):
+    assert pool(CacheConfig(gpu_memory_utilization=0.01, **options)).num_blocks == num_blocks
+
+
+@pytest.mark.parametrize("options", [{"num_gpu_blocks_override": 14 * 1024}, {"kv_cache_memory_bytes": 14 * GIB}])
+def test_fixed_pool_that_is_not_free_is_refused_by_its_flag(options):
+    with pytest.raises(MachineError, match=next(iter(options)).replace("_", "-")):
+        pool(CacheConfig(**options))
+
+
+def test_pool_smaller_than_a_block_is_refused():
+    with pytest.raises(MachineError, match="--block-size"):
+        pool(CacheConfig(kv_cache_memory_bytes=MIB - 1))
+
+
+def test_no_room_for_a_block_names_numbers_and_remedies():
+    with pytest.raises(MachineError) as caught:
+        pool(CacheConfig(gpu_memory_utilization=0.1))
+    for part in (
+        "0.1 of 16.00 GiB RAM",
+        "14.00 GiB are free",
+        "weights (1.00 GiB)",
+        "1.00 MiB",
+        "--max-num-batched-tokens",
+    ):
+        assert part in caught.value.message
+
+
+def test_budget_is_one_line_with_all_its_parts():
+    line = pool(max_blocks=2048).describe()
+    assert line == (
+        "16.00 GiB RAM x 0.9: weights 1.00 GiB, runtime 0.25 GiB, work space 0.50 GiB, KV cache 2.00 GiB = 2,048 "
+        "blocks of 16 tokens at 64.0 KiB a token (limited by --max-num-seqs x --max-model-len)"
+    )
+
+
+def test_work_space_grows_with_the_largest_step():
+    model = load_model_config(tiny_checkpoint())
+    large = msgspec.structs.replace(model, vocab_size=150_000, tokenizer_size=150_000)
+    base = estimate_workspace(large, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512))
+    # Logits of 64 rows exist twice while they are processed.
+    assert base > 2 * 64 * 150_000 * 4
+    assert estimate_workspace(large, SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=512)) > base
+    assert estimate_workspace(large, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=4096)) > base
+
+
+def test_weights_that_can_not_fit_are_refused_before_they_are_read():
+    targets = [WeightTarget(name="w", shape=(1024, 1024, 1024), load=lambda tensor: None)]
+    check_weights_fit(targets, torch.float32, 0.9, MEMORY)
+    with pytest.raises(MachineError, match=r"take 4\.00 GiB as float32; 1\.60 GiB may be used"):
+        check_weights_fit(targets, torch.float32, 0.1, MEMORY)
