@@ -84,16 +84,45 @@ def test_lowest_priority_is_preempted_even_if_it_arrived_first():
     assert driver[2].end.num_preemptions == 0
 
 
-def test_victim_that_was_scheduled_already_gives_its_budget_back():
-    driver = build_driver(num_blocks=8, block_size=2, max_model_len=14, policy="priority", caching=False, budget=4)
-    # The first in the running list is the victim: its share of the step must go to those after it.
-    driver.add(build_request(1, [1] * 3, priority=9, max_tokens=9))
+def preempt_a_scheduled_child():
+    """Drive a full pool to the step in which request 2 takes the blocks of request 1, which stands before it."""
+    driver = build_driver(num_blocks=9, block_size=4, max_model_len=32, policy="priority", caching=False, budget=8)
+    driver.add(build_request(1, [1] * 5, priority=9, max_tokens=9))
     driver.step()
-    driver.add(build_request(2, [2] * 3, priority=0, max_tokens=9), build_request(3, [3] * 3, priority=1, max_tokens=9))
+    driver.add(build_request(2, [2] * 7, max_tokens=9), build_request(3, [3] * 20, priority=1))
+    driver.step()
+    assert [row.num_scheduled_tokens for row in driver.step().rows] == [1, 1, 6]
+    assert driver.engine.stats.num_used_blocks == 9
+    driver.add(build_request(4, [4], priority=2, max_tokens=1))
+    step = driver.step()
+    assert driver.engine.stats.num_preemptions == 1
+    return driver, step
+
+
+def test_victim_that_was_scheduled_already_gives_its_budget_back():
+    driver, step = preempt_a_scheduled_child()
+    assert step.removed_row_ids == [1]
+    assert tokens_by_row(step) == {2: 1, 3: 7}
     driver.run()
-    assert driver[1].end.num_preemptions > 0
-    for request_id in (1, 2, 3):
+    for request_id in (1, 2, 3, 4):
         driver.check_complete(request_id)
+
+
+def test_step_that_preempted_admits_nobody_though_there_is_room():
+    driver, step = preempt_a_scheduled_child()
+    assert step.new_rows == []
+    driver.run()
+    admitted = [row.token_ids[0] for step in driver.steps for row in step.new_rows]
+    assert admitted[-2:] == [4, 1], "then it goes by priority"
+
+
+def test_fork_waits_for_the_blocks_that_its_children_will_copy():
+    driver = build_driver(num_blocks=4, block_size=4, max_model_len=12)
+    driver.add(build_request(1, [1] * 2, max_tokens=2), build_request(2, [2] * 6, n=3, max_tokens=2))
+    assert len(driver.step().rows) == 1
+    driver.run()
+    assert driver.engine.stats.num_preemptions == 0
+    driver.check_complete(2)
 
 
 def test_one_step_ahead_sends_a_decode_before_the_last_token_is_known():
