@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import operator
-import random
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -22,23 +21,14 @@ from typing import Any
 import zmq.asyncio
 
 from pagewire.ipc.channels import CoreConnection
-from pagewire.ipc.codec import PROTOCOL_VERSION, client_messages, encode
 from pagewire.ipc.endpoints import check_address
-from pagewire.ipc.errors import EngineDead, EngineError, ErrorInfo, InvalidRequest, PagewireError, ProtocolError
+from pagewire.ipc.errors import EngineDead, EngineError, ErrorInfo, PagewireError
 from pagewire.ipc.outputs import CoreMessage, EngineInfo, Goodbye, Ready, StepOutputs, StepStats, UtilityResult
-from pagewire.ipc.requests import (
-    AbortRequests,
-    AddRequest,
-    CallUtility,
-    ClientMessage,
-    GenerateTask,
-    Hello,
-    Ping,
-    TokenInputs,
-)
-from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, SamplingParams, resolve_sampling
-from pagewire.ipc.validation import RequestLimits, validate_request
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, GenerateTask, Ping
+from pagewire.ipc.sampling_params import SamplingParams
 
+from .handshake import shake_hands
+from .request_builder import RequestBuilder
 from .token_stream import Mailbox, TokenStream
 
 PING_INTERVAL_S = 0.25
@@ -71,18 +61,11 @@ class AsyncEngineClient:
         self.stats: StepStats | None = None
         self._connection = connection
         self._context = context
-        self._limits = RequestLimits(
-            max_model_len=self.info.max_model_len,
-            vocab_size=self.info.vocab_size,
-            max_logprobs=self.info.max_logprobs,
-            has_priorities=self.info.scheduling_policy == "priority",
-            max_num_seqs=self.info.max_num_seqs,
-        )
-        self._seeds = random.SystemRandom() if self.info.seed is None else random.Random(self.info.seed)  # noqa: S311 - draws, not secrets
+        self._builder = RequestBuilder(ready.info)
         self._ping_interval_s = ping_interval_s
         self._max_silent_pings = max(1, round(silence_limit_s / ping_interval_s))
         self._num_silent_pings = 0
-        self._next_id = 1
+        self._ids = itertools.count(1)
         self._live: dict[int, Mailbox] = {}
         self._has_live = asyncio.Event()
         self._calls: dict[int, asyncio.Future[UtilityResult]] = {}
@@ -127,15 +110,7 @@ class AsyncEngineClient:
             on_failure.callback(context.term)
             connection = CoreConnection(context, address)
             on_failure.callback(connection.close)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    ready = await _shake_hands(connection, name)
-            except TimeoutError:
-                raise EngineDead(
-                    f"No engine answered at {address} within {timeout_s:g} s. Check the address and that an engine "
-                    f"runs there (`pagewire engine --listen {address}`); if it is still loading its model, wait longer "
-                    "(timeout_s)."
-                ) from None
+            ready = await shake_hands(connection, name=name, address=address, timeout_s=timeout_s)
             on_failure.pop_all()
         return cls(
             connection,
@@ -147,22 +122,8 @@ class AsyncEngineClient:
         )
 
     def resolve(self, params: SamplingParams, *, bad_words_token_ids: Sequence[Sequence[int]] = ()) -> GenerateTask:
-        """Turn what a user asked into the engine's terms: a concrete seed, end tokens, token ids only.
-
-        The text options of `params` are the caller's: they must have been turned into ids, or be watched in the text.
-        """
-        return GenerateTask(
-            sampling=resolve_sampling(
-                params,
-                seed=self._seeds.randint(INT64_MIN, INT64_MAX),
-                eos_token_ids=self.info.eos_token_ids,
-                bad_words_token_ids=bad_words_token_ids,
-            ),
-            n=params.n,
-            max_tokens=params.max_tokens,
-            eos_token_ids=[] if params.ignore_eos else list(self.info.eos_token_ids),
-            stop_token_ids=list(dict.fromkeys(params.stop_token_ids)),
-        )
+        """Turn what a user asked into the engine's terms, see `RequestBuilder.resolve`."""
+        return self._builder.resolve(params, bad_words_token_ids=bad_words_token_ids)
 
     def make_request(
         self,
@@ -173,37 +134,10 @@ class AsyncEngineClient:
         priority: int = 0,
         cache_salt: str = "",
     ) -> AddRequest:
-        """Build a request that the engine will take, without sending it.
-
-        Args:
-            prompt_token_ids: the prompt.
-            params: how to draw; a `GenerateTask` goes as it is.
-            label: the user's own id for the request, for logs alone.
-            priority: lower runs first, under the priority policy.
-            cache_salt: requests of different salts share no cached blocks.
-
-        Raises:
-            InvalidRequest: a value is malformed, out of range, or a text option.
-        """
-        if isinstance(params, SamplingParams):
-            _refuse_text_options(params)
-            params = self.resolve(params)
-        try:
-            token_ids = list(map(operator.index, prompt_token_ids))
-        except TypeError as exc:
-            raise InvalidRequest(f"The prompt must be a list of token ids: {exc}.", param="prompt") from exc
-        request = AddRequest(
-            request_id=self._next_id,
-            label=label,
-            inputs=TokenInputs(prompt_token_ids=token_ids),
-            task=params,
-            priority=priority,
-            cache_salt=cache_salt,
+        """Build a request that the engine will take, without sending it; see `RequestBuilder.build`."""
+        return self._builder.build(
+            next(self._ids), prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt
         )
-        self._next_id += 1
-        _check_types(request)
-        validate_request(request, self._limits)
-        return request
 
     def submit(self, request: AddRequest) -> TokenStream:
         """Send a request of `make_request`, once.
@@ -247,8 +181,7 @@ class AsyncEngineClient:
             PagewireError: what the utility answered, or that the core is gone or gave no answer in time.
         """
         self._check_alive()
-        call_id = self._next_id
-        self._next_id += 1
+        call_id = next(self._ids)
         answer: asyncio.Future[UtilityResult] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = answer
         self._post(CallUtility(call_id=call_id, method=method, args=list(args)))
@@ -396,45 +329,3 @@ class AsyncEngineClient:
             self.stats = outputs.stats
             for listener in self._stats_listeners:
                 listener(outputs.stats)
-
-
-async def _shake_hands(connection: CoreConnection, name: str) -> Ready:
-    await connection.send(Hello(protocol_version=PROTOCOL_VERSION, client_name=name))
-    while True:
-        match await connection.recv():
-            case Ready() as ready:
-                if ready.protocol_version != PROTOCOL_VERSION:
-                    raise ProtocolError(
-                        f"The engine speaks protocol version {ready.protocol_version}, this client version "
-                        f"{PROTOCOL_VERSION}; update the older of the two."
-                    )
-                return ready
-            case Goodbye(error=error):
-                raise PagewireError.from_info(error)
-            case _:  # nothing else concerns a client that is not attached yet
-                continue
-
-
-def _refuse_text_options(params: SamplingParams) -> None:
-    asked = {
-        "stop": bool(params.stop_strings),
-        "bad_words": bool(params.bad_words),
-        "include_stop_str_in_output": params.include_stop_str_in_output,
-        "skip_special_tokens": not params.skip_special_tokens,
-        "spaces_between_special_tokens": not params.spaces_between_special_tokens,
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise InvalidRequest(
-                f"{name} is about text, and this client has no tokenizer; use TextGenerator or LLM, or give token ids "
-                "(stop_token_ids, a GenerateTask with bad_words_token_ids).",
-                param=name,
-            )
-
-
-def _check_types(request: AddRequest) -> None:
-    # Structs don't check types when they are made, and the core would drop a client that sends what it can't read.
-    try:
-        client_messages.decode(encode(request))
-    except (ProtocolError, TypeError, OverflowError) as exc:
-        raise InvalidRequest(f"The request has a value of a wrong type: {exc}.") from exc
