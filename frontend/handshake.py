@@ -15,8 +15,9 @@ async def shake_hands(connection: CoreConnection, *, name: str, address: str, ti
     """Introduce a client and wait for the core, which answers once its model is loaded.
 
     Args:
-        connection: to the core at `address`.
+        connection: to the core.
         name: says in the core's log who this is.
+        address: of the core, for the error text.
         timeout_s: how long to wait; None waits for good.
 
     Raises:
