@@ -45,7 +45,8 @@ class ClientRegistry:
             self._router.send(client, message)
         except (GoneClient, SlowClient) as exc:
             if self._last_sent.pop(client, None) is not None:
-                logger.warning("client %s is lost: %s", client.hex(), exc)
+                level = logging.INFO if isinstance(exc, GoneClient) else logging.WARNING
+                logger.log(level, "client %s is no longer served: %s", client.hex(), exc)
                 self._lost.append(client)
         else:
             if client in self._last_sent:

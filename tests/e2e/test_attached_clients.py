@@ -56,24 +56,3 @@ def test_client_that_leaves_disturbs_nobody(address: str) -> None:
         pool = steady.call_utility("pool")
         stats = steady.call_utility("stats")
         assert (pool["num_used_blocks"], stats["num_running"], stats["num_waiting"]) == (0, 0, 0)
-
-
-def test_three_children_of_one_prompt_share_its_blocks(address: str) -> None:
-    block_size = 16
-    with EngineClient(address) as client:
-        block_size = client.info.block_size
-        prompt = list(range(5, 5 + 3 * block_size + 4))
-        params = SamplingParams(n=3, temperature=1, seed=1, max_tokens=60, ignore_eos=True)
-        stream = client.generate(prompt, params)
-        seen: set[int] = set()
-        tables: list[dict[str, object]] = []
-        for delta in stream:
-            seen.add(delta.child)
-            if len(seen) == 3 and not tables:
-                tables = [table for table in client.call_utility("block_tables") if table["request_id"] == 1]
-    assert len(tables) == 3
-    blocks = [table["block_table"] for table in tables]
-    shared = blocks[0][:3]  # type: ignore[index]
-    assert all(table[:3] == shared for table in blocks)  # type: ignore[index]
-    for table in tables:
-        assert table["ref_counts"][:3] == [3, 3, 3]  # type: ignore[index]
