@@ -57,7 +57,10 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, cache: CacheManager) -> None:
-        self._config = config
+        self._max_num_batched_tokens = config.max_num_batched_tokens
+        # Every running child gets a token a step: more of them than the budget has would leave the last ones waiting
+        # amid their answers.
+        self._max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._cache = cache
         self.waiting = WaitingQueue()
         self.running: dict[Child, None] = {}
@@ -122,7 +125,7 @@ class Scheduler:
             self.retired_row_ids.append(row_id)
 
     def _schedule_running(self, output: SchedulerOutput) -> None:
-        budget = self._config.max_num_batched_tokens
+        budget = self._max_num_batched_tokens
         for child in list(self.running):
             if budget == 0:
                 break
@@ -137,7 +140,7 @@ class Scheduler:
             if extension is not None:
                 output.scheduled.append(_share(child, num_tokens, extension))
                 budget -= num_tokens
-        output.num_scheduled_tokens = self._config.max_num_batched_tokens - budget
+        output.num_scheduled_tokens = self._max_num_batched_tokens - budget
 
     def _preempt_one(self, output: SchedulerOutput) -> int:
         """Preempt a victim and return the tokens of budget that this gives back."""
@@ -152,12 +155,14 @@ class Scheduler:
         return 0
 
     def _schedule_waiting(self, output: SchedulerOutput, now: float) -> None:
-        budget = self._config.max_num_batched_tokens - output.num_scheduled_tokens
+        budget = self._max_num_batched_tokens - output.num_scheduled_tokens
         num_seqs = sum(child.num_seqs for child in self.running)
         while budget > 0 and (child := self.waiting.peek()) is not None:
             num_seqs += child.num_seqs
             # Whoever can't be admitted holds up those behind, or a large request would never find its room.
-            if child.num_steps_in_flight or num_seqs > self._config.max_num_seqs or not self._try_admit(child):
+            # A fork that is larger than the limit runs alone.
+            is_too_many = num_seqs > self._max_num_seqs and bool(self.running)
+            if child.num_steps_in_flight or is_too_many or not self._try_admit(child):
                 break
             self.waiting.pop()
             self._start(child, now)

@@ -38,6 +38,21 @@ def test_at_most_max_num_seqs_run_and_a_fork_counts_for_all_its_children():
     assert max(len(step.rows) for step in driver.steps) <= 4
 
 
+def test_no_more_run_than_the_budget_can_give_a_token_each():
+    driver = build_driver(max_num_seqs=8, budget=2)
+    driver.add(*(build_request(i, [i], max_tokens=5) for i in range(4)))
+    driver.run()
+    assert [sorted(tokens_by_row(step)) for step in driver.steps] == [[1, 2]] * 5 + [[3, 4]] * 5
+
+
+def test_fork_of_more_children_than_the_budget_runs_alone():
+    driver = build_driver(max_num_seqs=8, budget=2)
+    driver.add(build_request(1, [1], n=4), build_request(2, [2]))
+    driver.run()
+    driver.check_complete(1)
+    driver.check_complete(2)
+
+
 def test_requests_are_admitted_in_order_of_arrival():
     driver = build_driver(max_num_seqs=1)
     driver.add(*(build_request(i, [i], max_tokens=1) for i in (5, 3, 4)))
