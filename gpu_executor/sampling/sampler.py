@@ -1,7 +1,8 @@
 """From rows of logits to tokens: processors, then the most likely token, or a draw among the filtered ones.
 
-Nothing here carries state from step to step, and no row looks at another: a draw is a function of the row's logits, its
-tokens so far, its parameters and its noise key. A batch of greedy rows without processors is one max over its logits.
+Nothing here carries state from step to step, and no row looks at another: a draw is a function of the row's logits,
+its tokens so far, its parameters and its noise key. A batch of greedy rows without processors is one max over its
+logits, and a row pays only for what it asks.
 """
 
 from __future__ import annotations
@@ -115,37 +116,31 @@ class Sampler:
             One a row, in order.
         """
         raw = self.drawable(logits)
-        scores = self._process(raw, draws)
-        best_values, best_ids = scores.max(dim=-1)
-        results = []
-        for index, (draw, best_value, best_id) in enumerate(
-            zip(draws, best_values.tolist(), best_ids.tolist(), strict=True)
-        ):
-            if not math.isfinite(best_value):
-                is_empty = best_value == -math.inf
-                error = InvalidRequest(_NOTHING_TO_DRAW) if is_empty else EngineError(LOGITS_NOT_FINITE)
-                results.append(Drawn(error=error.to_info()))
-                continue
-            if draw.row_sampling.temperature is None:
-                token_ids = [best_id] * draw.num_draws
-            else:
-                token_ids = _draw_tokens(scores[index], draw, draw.row_sampling.temperature)
-            results.append(Drawn(token_ids=token_ids, logprobs=_report(raw[index], token_ids, draw)))
-        return results
+        best_values, best_ids = raw.max(dim=-1)
+        bests = zip(best_values.tolist(), best_ids.tolist(), strict=True)
+        return [_draw_row(row, draw, *best) for row, draw, best in zip(raw, draws, bests, strict=True)]
 
     def drawable(self, logits: Tensor) -> Tensor:
         """Return the logits of the ids that can be drawn, in float32: [num_rows, vocab_size]."""
         return logits[:, : self._vocab_size].to(torch.float32)
 
-    @staticmethod
-    def _process(raw: Tensor, draws: Sequence[Draw]) -> Tensor:
-        """Return the logits after the processors; a copy only where a row has some, for logprobs need the raw ones."""
-        if not any(draw.row_sampling.processors for draw in draws):
-            return raw
-        scores = raw.clone()
-        for row, draw in zip(scores, draws, strict=True):
-            apply_processors(row, draw.row_sampling.processors, draw.history)
-        return scores
+
+def _draw_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Drawn:
+    """Draw from one row of raw logits, whose largest value and its first id are known."""
+    row_sampling, logits = draw.row_sampling, raw
+    if row_sampling.processors:
+        logits = raw.clone()  # logprobs are of the raw ones
+        apply_processors(logits, row_sampling.processors, draw.history)
+        value, index = logits.max(dim=-1)
+        best_value, best_id = float(value), int(index)
+    if not math.isfinite(best_value):
+        is_empty = best_value == -math.inf
+        return Drawn(error=(InvalidRequest(_NOTHING_TO_DRAW) if is_empty else EngineError(LOGITS_NOT_FINITE)).to_info())
+    if row_sampling.temperature is None:
+        token_ids = [best_id] * draw.num_draws
+    else:
+        token_ids = _draw_tokens(logits, draw, row_sampling.temperature)
+    return Drawn(token_ids=token_ids, logprobs=_report(raw, token_ids, draw))
 
 
 def _draw_tokens(logits: Tensor, draw: Draw, temperature: float) -> list[int]:
