@@ -251,5 +251,7 @@ class Engine:
             return
         in_flight = list(chain.from_iterable(step.scheduled for step in self._in_flight))
         for item in self._in_flight[0].scheduled:
-            if item.row_id in failed_ids:
+            # A row that read what another failed to write may fail for that reason alone: it is tried again, and blames
+            # nobody. Writers stand before their readers, so the first failure is a true one.
+            if item.row_id in failed_ids and not item.is_void:
                 void_readers(item, in_flight, self._scheduler, self._cache)

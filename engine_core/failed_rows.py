@@ -33,7 +33,8 @@ def void_readers(
         # An equal digest means an equal head: the child read either that block or an equal one of its own.
         if child.digests[first_block : first_block + 1] != digest:
             continue
-        item.is_void = item.is_void or child is not failed.child
         cache.forget_from(child, first_block)
-        if child is not failed.child and child.status is ChildStatus.RUNNING:
-            scheduler.preempt(child)
+        if child is not failed.child:
+            item.is_void = True
+            if child.status is ChildStatus.RUNNING:
+                scheduler.preempt(child)

@@ -83,7 +83,7 @@ class Scheduler:
         self._schedule_running(output)
         for item in output.scheduled:
             self._advance(item)
-        if not output.has_preempted:
+        if self.waiting and not output.has_preempted:
             self._schedule_waiting(output, now)
         return output
 

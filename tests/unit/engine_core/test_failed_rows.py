@@ -43,6 +43,18 @@ def test_readers_of_blocks_that_were_never_written_are_computed_again(is_async, 
     driver.check_complete(4)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("prompt_logprobs", [None, 0])  # with them nobody reads, and equal blocks are written twice
+def test_bad_requests_with_one_head_all_fail_and_nobody_is_stuck(prompt_logprobs, is_async):
+    driver = build_driver(fails=fails, is_async=is_async)
+    bad = [build_request(i, [*HEAD, i], seed=BAD, prompt_logprobs=prompt_logprobs) for i in range(3)]
+    driver.add(*bad, build_request(3, [*HEAD, 3]))
+    driver.run()
+    assert [driver[i].end.error for i in range(3)] == [ERROR] * 3
+    driver.check_complete(3)
+    assert len(driver.steps) < 20
+
+
 def test_blocks_of_a_failed_row_are_forgotten_though_it_was_aborted_before():
     driver = build_driver(fails=fails)
     driver.add(build_request(1, [*HEAD, 1], seed=BAD))
