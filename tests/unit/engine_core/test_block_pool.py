@@ -94,20 +94,3 @@ def test_invariants_name_a_block_that_is_free_and_used():
     pool.blocks[1].ref_count = 1
     with pytest.raises(AssertionError, match="block 1 is both free and used"):
         pool.check_invariants([[1]])
-
-
-def test_first_of_two_equal_blocks_stays_in_the_cache():
-    pool, cache = build_pool(2)
-    pool.take(2)
-    cache.insert(BlockDigest(b"d"), pool.blocks[0])
-    cache.insert(BlockDigest(b"d"), pool.blocks[1])
-    assert cache.find(BlockDigest(b"d")) is pool.blocks[0]
-    assert pool.blocks[1].digest is None
-    cache.check_invariants()
-
-
-def test_prefix_ends_at_the_first_unknown_block():
-    pool, cache = build_pool(3)
-    register(pool, cache, *pool.take(3))
-    cache.evict(pool.blocks[1])
-    assert cache.find_prefix([BlockDigest(bytes([i])) for i in range(3)]) == [pool.blocks[0]]
