@@ -127,15 +127,16 @@ class Sampler:
 
 def _draw_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Drawn:
     """Draw from one row of raw logits, whose largest value and its first id are known."""
+    if not math.isfinite(best_value):
+        return Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
     row_sampling, logits = draw.row_sampling, raw
     if row_sampling.processors:
         logits = raw.clone()  # logprobs are of the raw ones
         apply_processors(logits, row_sampling.processors, draw.history)
         value, index = logits.max(dim=-1)
-        best_value, best_id = float(value), int(index)
-    if not math.isfinite(best_value):
-        is_empty = best_value == -math.inf
-        return Drawn(error=(InvalidRequest(_NOTHING_TO_DRAW) if is_empty else EngineError(LOGITS_NOT_FINITE)).to_info())
+        if float(value) == -math.inf:
+            return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
+        best_id = int(index)
     if row_sampling.temperature is None:
         token_ids = [best_id] * draw.num_draws
     else:

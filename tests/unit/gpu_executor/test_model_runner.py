@@ -85,6 +85,26 @@ def test_preempted_row_resumes_with_the_same_bits(driver, alone):
     assert resumed.results[: len(before)] == before
 
 
+def test_row_in_blocks_that_another_left_full_gets_the_same_bits(driver, alone):
+    first, second, third = make_rows()
+    driver.run([first, third], num_tokens=NUM_TOKENS)
+    second.block_table = first.block_table
+    driver.step([(second, 3)], removed_row_ids=[first.row_id])
+    driver.run([second], num_tokens=NUM_TOKENS)
+    assert second.report == alone[1]
+
+
+def test_long_prompt_gives_the_bits_of_one_piece_in_any_chunks():
+    reports = []
+    for chunk in (200, 16, 64, 97):
+        row = Row(
+            row_id=1, prompt=[i % 300 + 3 for i in range(170)], sampling=SEEDED, block_table=list(range(63, 13, -1))
+        )
+        RunnerDriver(make_runner(tiny_checkpoint())).run([row], num_tokens=3, chunk=chunk)
+        reports.append(row.report)
+    assert reports == [reports[0]] * 4
+
+
 def test_children_of_a_fork_share_blocks_and_copy_on_write(driver):
     prompt = [5, 6, 7, 8, 9, 10]  # one full block and a half
     driver.runner.execute(

@@ -129,6 +129,14 @@ def test_row_of_nan_logits_fails_alone():
     assert good.token_ids == [int(rows[1].argmax())]
 
 
+def test_row_of_nan_logits_fails_when_only_its_unfiltered_part_is_nan():
+    rows = logits(1)
+    rows[0, 100] = math.nan
+    (drawn,) = sample(rows, [draw(temperature=1.0, allowed_token_ids=[1, 2], num_logprobs=1)])
+    assert drawn.error is not None
+    assert drawn.error.kind == "EngineError"
+
+
 def test_masked_greedy_row_beside_random_one_stays_finite():
     rows = logits(2)
     drawn = sample(rows, [MIXED[1], MIXED[2]])
