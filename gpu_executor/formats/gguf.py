@@ -18,8 +18,9 @@ from .checkpoint_tensor import CheckpointTensor
 from .gguf_dequantize import SUPPORTED_TYPES, dequantize
 from .gguf_names import canonical_name
 
-# Values unpacked at a time: 4 MB of float32 and its temporaries stay in the caches.
-_CHUNK_VALUES = 1 << 20
+# Values unpacked at a time: half a megabyte of float32, so that the temporaries stay in the second-level cache (one
+# thread unpacked SmolLM2 in 0.5 s so, in 0.7 s by chunks of four megabytes, in 1.2 s by chunks of 128 kB).
+_CHUNK_VALUES = 1 << 17
 # ggml rotates neighbouring channels for these, so the converter interleaved the two halves of each query and key head.
 _INTERLEAVED_ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
 

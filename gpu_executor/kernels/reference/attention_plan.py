@@ -19,8 +19,8 @@ from ...batch.forward_metadata import ForwardMetadata
 QUERY_TILE = 16
 # Keys of one step: borders are multiples of it, counted from the request's first token.
 KEY_STEP = 64
-# Keys that one group of tiles gathers at most: bounds the work space of a long prefill to some ten megabytes.
-_MAX_GROUP_KEYS = 16384
+# Keys that one group of tiles gathers at most, for each KV head: bounds the work space of a long prefill.
+_MAX_GROUP_KEYS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class TileGroup:
     """Tiles that are computed together, each padded to the longest one's number of key steps.
 
     Attributes:
-        query_rows: [num_tiles * tile_tokens] int64, the token of each tile row; padding rows repeat a token.
+        query_rows: [num_tiles * tokens of the shape] int64, the token of each tile row; padding rows repeat a token.
         tokens: [num_group_tokens] int64, the tokens of this group.
         token_rows: like `tokens`, where each lies among `query_rows`.
         key_rows: [num_tiles * num_kv_heads * num_keys] int64, where each key of each KV head lies if the cache is seen
             as rows of head_dim channels; keys beyond a tile's last repeat the last.
-        mask: [num_tiles, 1, num_steps, tile_pairs, KEY_STEP] float32, -inf where a pair doesn't see a key, else 0.
+        mask: [num_tiles, 1, num_steps, pairs of the shape, KEY_STEP] float32, -inf where a pair doesn't see a key, else 0.
         num_tiles: tiles.
         num_steps: key steps.
     """
