@@ -58,7 +58,8 @@ class TileGroup:
         token_rows: like `tokens`, where each lies among `query_rows`.
         key_rows: [num_tiles * num_kv_heads * num_keys] int64, where each key of each KV head lies if the cache is seen
             as rows of head_dim channels; keys beyond a tile's last repeat the last.
-        mask: [num_tiles, 1, num_steps, pairs of the shape, KEY_STEP] float32, -inf where a pair doesn't see a key, else 0.
+        mask: [num_tiles, 1, num_steps, pairs of the shape, KEY_STEP] float32, added to the scores: -inf where a pair
+            doesn't see a key, else 0.
         num_tiles: tiles.
         num_steps: key steps.
     """
