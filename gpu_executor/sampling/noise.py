@@ -15,6 +15,9 @@ Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC'11
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -26,12 +29,12 @@ _MASK = 0xFFFFFFFF
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
+def philox4x32(counter: Words, key: tuple[int, int] | tuple[Tensor, Tensor]) -> Words:
     """Return the four random words of each counter.
 
     Args:
         counter: four int64 tensors of one broadcastable shape, each value in [0, 2^32).
-        key: two words in [0, 2^32).
+        key: two words in [0, 2^32), for all counters or each.
 
     Returns:
         Four int64 tensors, each value in [0, 2^32).
@@ -49,33 +52,55 @@ def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
-def gumbel_noise(
-    *, seed: int, child: int, position: int, vocab_size: int, token_ids: Tensor | None, device: torch.device
-) -> Tensor:
-    """Return standard Gumbel noise for a token's draw: argmax(logits + noise) is a sample of softmax(logits).
+class NoiseKey(NamedTuple):
+    """Whose noise it is.
 
-    Args:
+    Attributes:
         seed: signed 64 bit.
         child: which child of its request.
         position: index of the token among the child's output tokens.
-        vocab_size: ids of a whole row.
-        token_ids: [num_candidates] int64, the ids that can still be drawn; None for all of the vocabulary.
-        device: where the noise is wanted.
+    """
+
+    seed: int
+    child: int
+    position: int
+
+
+def gumbel_noise(keys: Sequence[NoiseKey], token_ids: Sequence[Tensor]) -> list[Tensor]:
+    """Return standard Gumbel noise for some tokens a draw: argmax(logits + noise) is a sample of softmax(logits).
+
+    The draws share one run of the generator, which is exact integer arithmetic; the logarithms are taken draw by draw,
+    so that a draw's bits can't depend on where a vectorized loop meets its numbers.
+
+    Args:
+        keys: one a draw; at least one.
+        token_ids: [num_candidates] int64 each, the ids that a draw chooses among.
 
     Returns:
-        [num_candidates] or [vocab_size] float64, finite.
+        One a draw, [num_candidates] float64, finite.
     """
-    key = (seed & _MASK, (seed >> 32) & _MASK)
-    if token_ids is None:
-        groups = torch.arange((vocab_size + 3) // 4, dtype=torch.int64, device=device)
-        words = torch.stack(philox4x32(_counter(groups, position, child), key), dim=-1).reshape(-1)[:vocab_size]
-    else:
-        lanes = torch.stack(philox4x32(_counter(token_ids >> 2, position, child), key), dim=-1)
-        words = lanes.gather(-1, (token_ids & 3).unsqueeze(-1)).squeeze(-1)
+    ids = torch.cat(list(token_ids))
+    sizes = [len(candidates) for candidates in token_ids]
+    parts = torch.tensor([(*_key_words(key), key.position, key.child) for key in keys], device=ids.device)
+    low, high, position, child = parts.repeat_interleave(torch.tensor(sizes, device=ids.device), dim=0).unbind(dim=1)
+    lanes = torch.stack(philox4x32((ids >> 2, position, child, torch.zeros_like(ids)), (low, high)), dim=-1)
+    words = lanes.gather(-1, (ids & 3).unsqueeze(-1)).squeeze(-1)
+    return [_to_gumbel(part) for part in torch.split(words, sizes)]
+
+
+def gumbel_noise_of_vocabulary(key: NoiseKey, vocab_size: int, device: torch.device) -> Tensor:
+    """Return the noise of every token of one draw: [vocab_size] float64."""
+    groups = torch.arange((vocab_size + 3) // 4, dtype=torch.int64, device=device)
+    position, child = torch.full_like(groups, key.position), torch.full_like(groups, key.child)
+    words = philox4x32((groups, position, child, torch.zeros_like(groups)), _key_words(key))
+    return _to_gumbel(torch.stack(words, dim=-1).reshape(-1)[:vocab_size])
+
+
+def _key_words(key: NoiseKey) -> tuple[int, int]:
+    return key.seed & _MASK, (key.seed >> 32) & _MASK
+
+
+def _to_gumbel(words: Tensor) -> Tensor:
     # Half a step off either end keeps the uniform inside (0, 1), so both logarithms are finite.
     uniform = words.to(torch.float64).add_(0.5).mul_(2.0**-32)
     return uniform.log_().neg_().log_().neg_()
-
-
-def _counter(groups: Tensor, position: int, child: int) -> Words:
-    return groups, torch.full_like(groups, position), torch.full_like(groups, child), torch.zeros_like(groups)

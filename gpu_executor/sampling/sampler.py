@@ -8,7 +8,7 @@ logits, and a row pays only for what it asks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,12 +21,15 @@ from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 from .filters import Filters
 from .logits_processors import LogitsProcessor, TokenHistory, apply_processors, make_processors
 from .logprobs import LOGITS_NOT_FINITE, RowLogprobs
-from .noise import gumbel_noise
+from .noise import NoiseKey, gumbel_noise, gumbel_noise_of_vocabulary
 
 _NOTHING_TO_DRAW = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
     "the vocabulary. Loosen one of them."
 )
+
+# Candidates whose noise is made in one run; each takes some hundred bytes meanwhile.
+_MAX_GROUP_CANDIDATES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +121,38 @@ class Sampler:
         raw = self.drawable(logits)
         best_values, best_ids = raw.max(dim=-1)
         bests = zip(best_values.tolist(), best_ids.tolist(), strict=True)
-        return [_draw_row(row, draw, *best) for row, draw, best in zip(raw, draws, bests, strict=True)]
+        begun = [_begin_row(row, draw, *best) for row, draw, best in zip(raw, draws, bests, strict=True)]
+        drawn = iter(_draw_lots([lot for lot in begun if isinstance(lot, _Lot)]))
+        results = [next(drawn) if isinstance(row, _Lot) else row for row in begun]
+        for row, draw, result in zip(raw, draws, results, strict=True):
+            num_logprobs = draw.row_sampling.sampling.num_logprobs
+            if num_logprobs is not None and result.error is None:
+                row_logprobs = RowLogprobs(row, num_logprobs)
+                result.logprobs = [row_logprobs.of(token_id) for token_id in result.token_ids]
+        return results
 
     def drawable(self, logits: Tensor) -> Tensor:
         """Return the logits of the ids that can be drawn, in float32: [num_rows, vocab_size]."""
         return logits[:, : self._vocab_size].to(torch.float32)
 
 
-def _draw_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Drawn:
-    """Draw from one row of raw logits, whose largest value and its first id are known."""
+@dataclass(frozen=True, slots=True)
+class _Lot:
+    """A row that is left to chance.
+
+    Attributes:
+        scores: [num_candidates] float64, logits / temperature.
+        candidates: [num_candidates] int64 token ids; None for the whole vocabulary.
+        keys: one a draw.
+    """
+
+    scores: Tensor
+    candidates: Tensor | None
+    keys: tuple[NoiseKey, ...]
+
+
+def _begin_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Drawn | _Lot:
+    """Process and filter one row of raw logits, whose largest value and its first id are known."""
     if not math.isfinite(best_value):
         return Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
     row_sampling, logits = draw.row_sampling, raw
@@ -138,37 +164,43 @@ def _draw_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Drawn
             return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
         best_id = int(index)
     if row_sampling.temperature is None:
-        token_ids = [best_id] * draw.num_draws
-    else:
-        token_ids = _draw_tokens(logits, draw, row_sampling.temperature)
-    return Drawn(token_ids=token_ids, logprobs=_report(raw, token_ids, draw))
-
-
-def _draw_tokens(logits: Tensor, draw: Draw, temperature: float) -> list[int]:
-    """Draw from one row: argmax(logits / temperature + Gumbel noise) over the tokens that the filters leave."""
-    sampling = draw.row_sampling.sampling
+        return Drawn(token_ids=[best_id] * draw.num_draws)
     # Row by row on contiguous tensors: a call's shape and alignment then depend on the row alone.
-    scores = logits.contiguous() / temperature
-    candidates = draw.row_sampling.filters.candidates(scores)
-    weights = (scores if candidates is None else scores[candidates]).to(torch.float64)
-    token_ids = []
-    for offset in range(draw.num_draws):
-        noise = gumbel_noise(
-            seed=sampling.seed,
-            child=draw.row_sampling.child + offset,
-            position=draw.history.num_output_tokens,
-            vocab_size=scores.shape[0],
-            token_ids=candidates,
-            device=scores.device,
-        )
-        best = int((weights + noise).argmax())
-        token_ids.append(best if candidates is None else int(candidates[best]))
-    return token_ids
+    scores = logits.contiguous() / row_sampling.temperature
+    candidates = row_sampling.filters.candidates(scores)
+    seed, position = row_sampling.sampling.seed, draw.history.num_output_tokens
+    return _Lot(
+        scores=(scores if candidates is None else scores[candidates]).to(torch.float64),
+        candidates=candidates,
+        keys=tuple(NoiseKey(seed, row_sampling.child + offset, position) for offset in range(draw.num_draws)),
+    )
 
 
-def _report(raw: Tensor, token_ids: Sequence[int], draw: Draw) -> list[TokenLogprobs]:
-    num_logprobs = draw.row_sampling.sampling.num_logprobs
-    if num_logprobs is None:
-        return []
-    row = RowLogprobs(raw, num_logprobs)
-    return [row.of(token_id) for token_id in token_ids]
+def _draw_lots(lots: Sequence[_Lot]) -> Iterator[Drawn]:
+    """Yield argmax(score + Gumbel noise) of each lot, in order."""
+    for group in _group_lots(lots):
+        filtered = [(key, lot.candidates) for lot in group if lot.candidates is not None for key in lot.keys]
+        noises = iter(gumbel_noise(*zip(*filtered, strict=True)) if filtered else ())
+        for lot in group:
+            token_ids = []
+            for key in lot.keys:
+                if lot.candidates is None:
+                    noise = gumbel_noise_of_vocabulary(key, lot.scores.shape[0], lot.scores.device)
+                    token_ids.append(int((lot.scores + noise).argmax()))
+                else:
+                    token_ids.append(int(lot.candidates[(lot.scores + next(noises)).argmax()]))
+            yield Drawn(token_ids=token_ids)
+
+
+def _group_lots(lots: Sequence[_Lot]) -> Iterator[list[_Lot]]:
+    """Cut lots into groups whose noise fits a bounded work space."""
+    group: list[_Lot] = []
+    size = 0
+    for lot in lots:
+        if group and size > _MAX_GROUP_CANDIDATES:
+            yield group
+            group, size = [], 0
+        group.append(lot)
+        size += 0 if lot.candidates is None else lot.candidates.shape[0] * len(lot.keys)
+    if group:
+        yield group

@@ -7,15 +7,11 @@ import math
 import pytest
 import torch
 
-from pagewire.gpu_executor.sampling.noise import gumbel_noise, philox4x32
-
-CPU = torch.device("cpu")
+from pagewire.gpu_executor.sampling.noise import NoiseKey, gumbel_noise, gumbel_noise_of_vocabulary, philox4x32
 
 
-def noise(seed=7, child=0, position=0, vocab_size=1000, token_ids=None):
-    return gumbel_noise(
-        seed=seed, child=child, position=position, vocab_size=vocab_size, token_ids=token_ids, device=CPU
-    )
+def noise(seed=7, child=0, position=0, vocab_size=1000):
+    return gumbel_noise_of_vocabulary(NoiseKey(seed, child, position), vocab_size, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +40,10 @@ def test_token_takes_lane_of_its_group_of_four():
 
 
 def test_candidates_get_the_noise_of_the_whole_row():
-    token_ids = torch.tensor([998, 3, 0, 501, 502])
-    assert torch.equal(noise(token_ids=token_ids), noise()[token_ids])
+    keys = [NoiseKey(7, 0, 0), NoiseKey(-9, 3, 2**20), NoiseKey(7, 0, 1)]
+    candidates = [torch.tensor([998, 3, 0, 501, 502]), torch.tensor([5]), torch.arange(1000).flip(0)]
+    for key, token_ids, values in zip(keys, candidates, gumbel_noise(keys, candidates), strict=True):
+        assert torch.equal(values, noise(*key)[token_ids])
 
 
 def test_larger_vocabulary_leaves_noise_of_its_tokens_alone():
