@@ -6,6 +6,7 @@ Without work it blocks in the poll.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from pathlib import Path
@@ -89,7 +90,7 @@ class EngineCore:
                 return 0
             now = time.monotonic()
             self._drain_clients(now)
-            self._drain_executors(now)
+            self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)
             self._watch_clients(now)
@@ -142,6 +143,15 @@ class EngineCore:
         assert self._engine is not None
         return self._engine.call_utility(client, call)
 
+    def _watch_executors(self, now: float) -> None:
+        try:
+            self._drain_executors(now)
+        except ProtocolError as exc:
+            self._failure = exc
+        death = self._executors.find_death()
+        if death is not None and self._failure is None:
+            self._failure = ExecutorDied(f"{death}; the engine can't go on")
+
     def _drain_executors(self, now: float) -> None:
         for message in self._executors.drain():
             match message:
@@ -154,9 +164,6 @@ class EngineCore:
                     self._failure = PagewireError.from_info(message.error)
                 case UtilityResult():
                     logger.warning("an executor answered a call that nobody made: %s", message.call_id)
-        death = self._executors.find_death()
-        if death is not None and self._failure is None:
-            self._failure = ExecutorDied(f"{death}; the engine can't go on")
 
     def _start_serving(self, executor: ExecutorReady, now: float) -> None:
         config, model = self._config, self._model
@@ -204,6 +211,9 @@ class EngineCore:
         for client in self._greeted_early:
             self._clients.send(client, self._ready, now)
         self._greeted_early.clear()
+        # What was made up to now lives as long as the process: collections in the middle of a step need not walk it.
+        gc.collect()
+        gc.freeze()
 
     def _dispatch(self, now: float) -> None:
         while self._engine is not None and self._engine.can_schedule():
