@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from .openai.errors import Unauthorized, error_response, log_error
-from .openai.serving import Serving, is_safe_id
+from .openai.serving import REQUEST_ID, Serving, is_safe_id
 
 # Answered without an API key: orchestrators have none. Everything else, unknown paths included, needs it.
 _OPEN_PATHS = frozenset({"/health", "/live", "/ping"})
@@ -48,10 +48,10 @@ def _count(serving: Serving) -> Middleware:
 async def _identify(request: web.Request, handler: Handler) -> web.StreamResponse:
     # A client's id is a label in logs and answers. It is never a key: two requests may bring the same.
     chosen = request.headers.get("X-Request-Id", "")
-    request["request_id"] = chosen if is_safe_id(chosen) else uuid.uuid4().hex
+    request[REQUEST_ID] = chosen if is_safe_id(chosen) else uuid.uuid4().hex
     response = await handler(request)
     if not response.prepared:
-        response.headers["X-Request-Id"] = request["request_id"]
+        response.headers["X-Request-Id"] = request[REQUEST_ID]
     return response
 
 
@@ -62,7 +62,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except ConnectionError:
         raise  # the client is gone: nobody is left to answer
     except Exception as error:  # the one boundary of all handlers: whatever it is, the client gets OpenAI's shape
-        log_error(error, request["request_id"])
+        log_error(error, request[REQUEST_ID])
         return error_response(error)
 
 

@@ -25,6 +25,7 @@ from .openai.serving import SERVING, Serving
 # A context of a million tokens as text, several times over.
 MAX_BODY_BYTES = 32 * 2**20
 _KEEP_ALIVE_S = 75.0  # longer than the 60 s that proxies keep idle connections, so that they close them, not we
+_SHORTEST_TIMEOUT_S = 0.001  # aiohttp takes 0 for "no limit"
 
 
 def create_app(serving: Serving, config: ServerConfig) -> web.Application:
@@ -71,7 +72,7 @@ async def serve(
         handler_cancellation=True,
         access_log=None,
         keepalive_timeout=_KEEP_ALIVE_S,
-        shutdown_timeout=shutdown_timeout_s,
+        shutdown_timeout=max(shutdown_timeout_s, _SHORTEST_TIMEOUT_S),
     )
     await runner.setup()
     try:

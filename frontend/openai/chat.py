@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from pagewire.ipc.errors import InvalidRequest
 
@@ -119,8 +118,7 @@ class _ChatChunkWriter:
         prompt_token_ids = answer.call.generations[prompt_index].prompt_token_ids if self._returns_ids else UNSET
         role = ChatDelta(role="assistant", content="")
         return b"".join(
-            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids=prompt_token_ids)
-            for index in range(answer.call.n)
+            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids) for index in range(answer.call.n)
         )
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
@@ -151,24 +149,27 @@ class _ChatChunkWriter:
 
     def usage(self, usage: Usage) -> bytes:
         """See `ChunkWriter`."""
-        return event(encode_json(self._chunk([], usage)))
+        return self._write([], usage)
 
-    def _event(self, choice: ChatChunkChoice, **fields: Any) -> bytes:  # Any: further fields of ChatChunk
-        usage = None
-        if self._continuous_usage:
-            usage = self._answer.call.usage()
-        return event(encode_json(self._chunk([choice], usage, **fields)))
+    def _event(self, choice: ChatChunkChoice, prompt_token_ids: list[int] | UnsetType = UNSET) -> bytes:
+        return self._write([choice], self._answer.call.usage() if self._continuous_usage else None, prompt_token_ids)
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None, **fields: Any) -> ChatChunk:  # Any: as above
+    def _write(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: Usage | None,
+        prompt_token_ids: list[int] | UnsetType = UNSET,
+    ) -> bytes:
         answer = self._answer
-        return ChatChunk(
+        chunk = ChatChunk(
             id=answer.label,
             created=answer.created,
             model=answer.model,
             choices=choices,
             usage=usage if self._include_usage else UNSET,
-            **fields,
+            prompt_token_ids=prompt_token_ids,
         )
+        return event(encode_json(chunk))
 
 
 def _num_logprobs(body: ChatRequest, serving: Serving) -> int | None:

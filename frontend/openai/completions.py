@@ -242,7 +242,7 @@ class _CompletionChunkWriter:
 
     def usage(self, usage: Usage) -> bytes:
         """See `ChunkWriter`."""
-        return event(encode_json(self._chunk([], usage)))
+        return self._write([], usage)
 
     def _write_logprobs(
         self, prompt_index: int, index: int, chunk: TextChunk, *, is_last: bool
@@ -259,15 +259,15 @@ class _CompletionChunkWriter:
         return cut_tokens(logprobs, writer.text_offset + self._num_characters[index]) if is_last else logprobs
 
     def _event(self, choice: CompletionChoice) -> bytes:
-        usage = self._answer.call.usage() if self._continuous_usage else None
-        return event(encode_json(self._chunk([choice], usage)))
+        return self._write([choice], self._answer.call.usage() if self._continuous_usage else None)
 
-    def _chunk(self, choices: list[CompletionChoice], usage: Usage | None) -> CompletionResponse:
+    def _write(self, choices: list[CompletionChoice], usage: Usage | None) -> bytes:
         answer = self._answer
-        return CompletionResponse(
+        chunk = CompletionResponse(
             id=answer.label,
             created=answer.created,
             model=answer.model,
             choices=choices,
             usage=usage if self._include_usage else UNSET,
         )
+        return event(encode_json(chunk))

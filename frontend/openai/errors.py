@@ -23,7 +23,9 @@ from pagewire.ipc.errors import (
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_CHARS = 1000  # an error may quote the request, which may be megabytes
+# An error may quote the request, which may be megabytes.
+MAX_MESSAGE_CHARS = 1000
+MAX_PARAM_CHARS = 200
 RETRY_AFTER_S = 1
 
 INVALID_REQUEST = "invalid_request_error"
@@ -80,7 +82,7 @@ def describe_error(error: Exception) -> tuple[int, ErrorBody]:
             return status, ErrorBody(
                 message=error.message[:MAX_MESSAGE_CHARS],
                 type=_error_type(status),
-                param=error.param,
+                param=error.param[:MAX_PARAM_CHARS] if error.param else None,
                 code=_error_code(error),
             )
         case web.HTTPException():

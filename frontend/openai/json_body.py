@@ -19,7 +19,7 @@ BODY_TIMEOUT_S = 60.0
 T = TypeVar("T", bound=msgspec.Struct)
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?$", re.DOTALL)
-_PATH = re.compile(r" - at (?:key in )?`\$\.?(.*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
 
 
 class JsonBody(Generic[T]):

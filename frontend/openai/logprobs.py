@@ -51,7 +51,7 @@ class ChatLogprobsWriter:
         )
 
     def _text_and_bytes(self, token_id: int) -> tuple[str, list[int] | None]:
-        raw = self._tokenizer.token_bytes(token_id)
+        raw = _bytes_of(self._tokenizer, token_id)
         return raw.decode("utf-8", "replace"), None if token_id in self._hidden else list(raw)
 
 
@@ -187,7 +187,9 @@ def write_prompt_logprobs(
 def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, PromptLogprob]:
     def describe(token_id: int, logprob: float, rank: int) -> PromptLogprob:
         return PromptLogprob(
-            logprob=max(logprob, LOWEST_LOGPROB), rank=rank, decoded_token=tokenizer.token_text(token_id)
+            logprob=max(logprob, LOWEST_LOGPROB),
+            rank=rank,
+            decoded_token=_bytes_of(tokenizer, token_id).decode("utf-8", "replace"),
         )
 
     described = {str(entry.token_id): describe(entry.token_id, entry.logprob, entry.rank)}
@@ -197,8 +199,13 @@ def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, Promp
 
 
 def _token_key(tokenizer: Tokenizer, token_id: int) -> str:
-    raw = tokenizer.token_bytes(token_id)
+    raw = _bytes_of(tokenizer, token_id)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
+    # Models may have more rows of logits than tokens; such an id can be listed as an alternative, without a text.
+    return tokenizer.token_bytes(token_id) if token_id < tokenizer.vocab_size else b""

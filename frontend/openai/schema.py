@@ -12,13 +12,15 @@ import msgspec
 from msgspec import Meta
 
 from pagewire.ipc.errors import InvalidRequest
+from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 10_000
 MAX_PARTS = 1000
 
+Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]  # what the wire to the engine carries
 ShortText = Annotated[str, Meta(max_length=512)]
-TokenIds = Annotated[list[int], Meta(max_length=4096)]
+TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -63,30 +65,30 @@ class GenerationRequest(_Body, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    n: int | None = None
+    n: Int64 | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int64 | None = None
     min_p: float | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[int, float], Meta(max_length=4096)] | None = None
-    allowed_token_ids: Annotated[list[int], Meta(max_length=1_000_000)] | None = None
+    logit_bias: Annotated[dict[Int64, float], Meta(max_length=4096)] | None = None
+    allowed_token_ids: Annotated[list[Int64], Meta(max_length=1_000_000)] | None = None
     bad_words: Annotated[list[str], Meta(max_length=1000)] | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
+    min_tokens: Int64 | None = None
+    max_tokens: Int64 | None = None
     stop: str | Annotated[list[str], Meta(max_length=1000)] | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Int64 | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
-    priority: int | None = None
+    priority: Int64 | None = None
     cache_salt: ShortText | None = None
     request_id: ShortText | None = None
 
@@ -139,9 +141,9 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     unsupported_fields: ClassVar[tuple[str, ...]] = (*_UNSUPPORTED_BOTH, "best_of", "prompt_embeds", "suffix")
 
     # A text, token ids, or a list of either; msgspec can't tell kinds of lists apart, `split_prompts` does.
-    prompt: str | list[str | int | list[int]] | None = None
+    prompt: str | list[str | Int64 | list[Int64]] | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Int64 | None = None
 
     best_of: Any = None
     prompt_embeds: Any = None
@@ -177,8 +179,8 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = None
-    top_logprobs: int | None = None
-    max_completion_tokens: int | None = None
+    top_logprobs: Int64 | None = None
+    max_completion_tokens: Int64 | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the model's own template
@@ -219,7 +221,7 @@ class DetokenizeRequest(_Body, kw_only=True):
     """POST /detokenize."""
 
     model: ShortText | None = None
-    tokens: list[int]
+    tokens: list[Int64]
 
 
 def refuse_unsupported(request: GenerationRequest) -> None:

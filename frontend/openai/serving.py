@@ -65,12 +65,12 @@ class Serving:
 
 
 SERVING = web.AppKey("serving", Serving)
+REQUEST_ID = web.RequestKey("request_id", str)
 
 
 def request_id(request: web.Request) -> str:
     """Return the id that the client chose for this HTTP request, or the one made for it. A label, never a key."""
-    label: str = request["request_id"]
-    return label
+    return request[REQUEST_ID]
 
 
 def request_label(request: web.Request, body: GenerationRequest) -> str:

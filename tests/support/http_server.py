@@ -64,8 +64,6 @@ def ids_of(text: str) -> list[int]:
     return list(text.encode())
 
 
-
-
 @dataclass
 class Running:
     """A server under test.

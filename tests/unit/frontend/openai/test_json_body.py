@@ -1,0 +1,90 @@
+"""Whatever a client sends as a body, the answer is a 4xx in OpenAI's shape, and the next request works."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from tests.support.http_server import running_server
+
+_URL = "/v1/completions"
+
+
+async def post_raw(server, data: bytes | io.BytesIO, content_type: str | None = "application/json"):
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    skip = ("Content-Type",) if content_type is None else ()
+    async with server.http.post(_URL, data=data, headers=headers, skip_auto_headers=skip) as response:
+        return response.status, json.loads(await response.read())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"null", b"1", b'"x"', b"true", b"{", b"{}", b'{"prompt": }', b"\xff\xfe", b'{"prompt": "a"} x',
+        b'{"messages": {}}', b'{"temperature": NaN, "prompt": "a"}', b'{"temperature": Infinity, "prompt": "a"}',
+        b'{"temperature": 1e999, "prompt": "a"}', b"[" * 100_000, b'{"prompt": ' + b"[" * 100_000,
+        b'{"metadata": ' + b'{"a":' * 100_000,
+        b'{"prompt": "\xff"}', b'{"prompt": "\\ud83d"}', b'{"prompt": "\\ude00x"}',
+        b'{"model": "\\ud83d", "prompt": "a"}', b'{"prompt": "a", "stop": "\\ud83d"}',
+        b'{"prompt": "a", "\\ud83d": 1}', b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}",
+        b'{"prompt": "a", "seed": 9223372036854775808}', b'{"prompt": "a", "stream": "yes"}',
+        b'{"prompt": "a", "logit_bias": [1]}', b'{"prompt": "a", "stream": 1}',
+    ],
+)  # fmt: skip
+async def test_malformed_body_is_a_400(body):
+    async with running_server("x") as server:
+        status, answer = await post_raw(server, body)
+        assert status == 400
+        error = answer["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["type"] == "invalid_request_error"
+        assert error["message"]
+        assert (await server.complete())["choices"][0]["text"] == "x"
+
+
+async def test_nul_character_is_text():
+    async with running_server("x") as server:
+        status, _ = await post_raw(server, b'{"prompt": "a\\u0000b"}')
+        assert status == 200
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+async def test_body_that_is_not_declared_as_json_is_a_415(content_type):
+    async with running_server("x") as server:
+        status, answer = await post_raw(server, b'{"prompt": "a"}', content_type)
+        assert status == 415
+        assert "Content-Type: application/json" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
+async def test_spellings_of_json_are_taken(content_type):
+    async with running_server("x") as server:
+        assert (await post_raw(server, b'{"prompt": "a"}', content_type))[0] == 200
+
+
+async def test_body_over_the_limit_is_a_413():
+    async with running_server("x") as server:
+        status, answer = await post_raw(server, io.BytesIO(b'{"prompt": "' + b"a" * 33 * 2**20 + b'"}'))
+        assert (status, answer["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_wrong_value_names_its_path():
+    async with running_server("x") as server:
+        for body, param in (
+            ({"prompt": "a", "max_tokens": "5"}, "max_tokens"),
+            ({"prompt": ["a", 1.5]}, "prompt[1]"),
+            ({"prompt": "a", "stop": [1]}, "stop[0]"),
+            ({"prompt": "a", "stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+            ({"prompt": "a", "unheard": 1}, "unheard"),
+        ):
+            status, answer = await post_raw(server, json.dumps(body).encode())
+            assert (status, answer["error"]["param"]) == (400, param)
+
+
+async def test_error_that_quotes_the_request_is_cut():
+    async with running_server("x") as server:
+        status, answer = await post_raw(server, json.dumps({"prompt": "a", "x" * 100_000: 1}).encode())
+        assert status == 400
+        assert len(json.dumps(answer)) < 5000

@@ -1,0 +1,52 @@
+"""POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.http_server import BOS, TURN, ids_of, message, running_server
+
+
+async def test_text_becomes_ids_and_back():
+    async with running_server() as server:
+        status, answer = await server.post("/tokenize", prompt="é!", return_token_strs=True)
+        assert status == 200
+        assert answer == {"count": 3, "max_model_len": 256, "tokens": ids_of("é!"), "token_strs": ["Ã", "©", "!"]}
+        status, answer = await server.post("/detokenize", tokens=[BOS, *ids_of("é!")])
+        assert (status, answer) == (200, {"prompt": "<bos>é!"})
+
+
+async def test_messages_become_the_ids_of_the_rendered_chat():
+    async with running_server() as server:
+        _, answer = await server.post("/tokenize", messages=[message("hi")])
+        assert answer["tokens"] == [TURN, *ids_of("user: hi\n"), TURN, *ids_of("assistant: ")]
+        _, answer = await server.post("/tokenize", messages=[message("hi")], add_generation_prompt=False)
+        assert answer["tokens"] == [TURN, *ids_of("user: hi\n")]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "x", "messages": [message("x")]}),
+        ("/tokenize", {"prompt": 5}),
+        ("/tokenize", {"prompt": "x", "unheard": 1}),
+        ("/detokenize", {}),
+        ("/detokenize", {"tokens": [-1]}),
+        ("/detokenize", {"tokens": [259]}),
+        ("/detokenize", {"tokens": [10**30]}),
+        ("/detokenize", {"tokens": [True]}),
+        ("/detokenize", {"tokens": "abc"}),
+    ],
+)
+async def test_what_cannot_be_turned_is_a_400(path, body):
+    async with running_server() as server:
+        status, answer = await server.post(path, **body)
+        assert status == 400
+        assert answer["error"]["type"] == "invalid_request_error"
+
+
+async def test_model_is_checked():
+    async with running_server() as server:
+        assert (await server.post("/tokenize", prompt="x", model="other"))[0] == 404
+        assert (await server.post("/detokenize", tokens=[1], model="other"))[0] == 404
