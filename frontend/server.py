@@ -22,8 +22,9 @@ from .middleware import middlewares
 from .openai import chat, completions, models, tokenize
 from .openai.serving import SERVING, Serving
 
-# A context of a million tokens as text, several times over.
-MAX_BODY_BYTES = 32 * 2**20
+# A context of a million tokens, as text or as ids. Decoding holds the event loop: 20 ms for 8 MiB of text, 0.35 s for
+# the worst body, a list of four million one-digit ids (measured on a busy 2-core machine).
+MAX_BODY_BYTES = 8 * 2**20
 _KEEP_ALIVE_S = 75.0  # longer than the 60 s that proxies keep idle connections, so that they close them, not we
 _SHORTEST_TIMEOUT_S = 0.001  # aiohttp takes 0 for "no limit"
 

@@ -123,7 +123,10 @@ async def start_call(
 
     Raises:
         InvalidRequest: a prompt or a value can't be served; nothing runs then.
+        EngineDead: the engine is gone.
     """
+    for prompt in prompts:
+        serving.check_prompt_size(prompt)
     async with AsyncExitStack() as stack:
         generations: list[Generation] = []
         timers: list[RequestTimer] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from pagewire.checkpoint.generation_config import GenerationDefaults
-from pagewire.ipc.errors import InvalidRequest, PagewireError
+from pagewire.ipc.errors import ContextTooLong, InvalidRequest, PagewireError
 from pagewire.ipc.outputs import EngineInfo
 
 from ..chat_template import ChatTemplate
@@ -20,6 +20,9 @@ from ..text_generation import TextGenerator
 from ..tokenizer import Tokenizer
 from .errors import ModelNotFound
 from .schema import GenerationRequest
+
+# No vocabulary has longer tokens (the longest are runs of spaces or dashes).
+_MAX_TOKEN_CHARS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,21 @@ class Serving:
         if model and model not in names:
             raise ModelNotFound(model)
         return model or names[0]
+
+    def check_prompt_size(self, prompt: str | Sequence[int]) -> None:
+        """Refuse a prompt that can't fit the context whatever its tokens are, before time is spent on it.
+
+        Raises:
+            ContextTooLong: it is too long by far; what is too long by little is found when it is tokenized.
+        """
+        limit = self.info.max_model_len
+        most, unit = (limit * _MAX_TOKEN_CHARS, "characters") if isinstance(prompt, str) else (limit, "tokens")
+        if len(prompt) > most:
+            raise ContextTooLong(
+                f"This model's maximum context length is {limit} tokens. However, your prompt has {len(prompt)} "
+                f"{unit}, which can't fit. Please shorten the prompt.",
+                param="prompt",
+            )
 
 
 SERVING = web.AppKey("serving", Serving)

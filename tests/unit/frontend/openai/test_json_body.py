@@ -66,7 +66,7 @@ async def test_spellings_of_json_are_taken(content_type):
 
 async def test_body_over_the_limit_is_a_413():
     async with running_server("x") as server:
-        status, answer = await post_raw(server, io.BytesIO(b'{"prompt": "' + b"a" * 33 * 2**20 + b'"}'))
+        status, answer = await post_raw(server, io.BytesIO(b'{"prompt": "' + b"a" * 9 * 2**20 + b'"}'))
         assert (status, answer["error"]["code"]) == (413, "body_too_large")
 
 
