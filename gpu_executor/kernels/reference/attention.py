@@ -14,9 +14,10 @@ from ...kv_cache_spec import LayerKVCache
 from .attention_plan import KEY_STEP, AttentionPlan, TileGroup, TileShape
 from .reductions import fixed_order_sum
 
-# torch multiplies small batches of matrices by loops of its own that treat rows differently; padding narrow heads with
-# zero channels keeps every product above that size.
-_MIN_PRODUCT_CHANNELS = 32
+# Heads are padded with zero channels to a multiple of the one, and to at least the other: products of narrow or ragged
+# matrices run through other loops, which don't treat all rows of a tile alike (seen with 6 channels, MKL).
+_CHANNEL_MULTIPLE = 16
+_MIN_CHANNELS = 32
 
 
 def paged_attention(query: Tensor, kv_cache: LayerKVCache, plan: AttentionPlan, scale: float) -> Tensor:
@@ -33,20 +34,20 @@ def _attend(query: Tensor, kv_cache: LayerKVCache, shape: TileShape, group: Tile
     steps = (group.num_tiles, shape.num_kv_heads, group.num_steps, shape.pairs)
     queries = _tile_queries(query, shape, group)
     keys, values = _gather(kv_cache.key, group), _gather(kv_cache.value, group)
-    if head_dim < _MIN_PRODUCT_CHANNELS:
-        keys = F.pad(keys, (0, _MIN_PRODUCT_CHANNELS - head_dim))
-        queries = F.pad(queries, (0, _MIN_PRODUCT_CHANNELS - head_dim))
-    queries = queries.unsqueeze(2).expand(*steps, queries.shape[-1]).flatten(0, 2)
+    channels = max(_MIN_CHANNELS, -(-head_dim // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE)
+    if channels != head_dim:
+        queries, keys, values = (F.pad(part, (0, channels - head_dim)) for part in (queries, keys, values))
+    queries = queries.unsqueeze(2).expand(*steps, channels).flatten(0, 2)
     scores = torch.bmm(queries, keys.transpose(1, 2)).view(*steps, KEY_STEP).add_(group.mask)
     largest = scores.amax(dim=4).amax(dim=2)
     weights = scores.sub_(largest[:, :, None, :, None]).exp_()
-    products = torch.bmm(weights.flatten(0, 2), values).view(*steps, head_dim)
+    products = torch.bmm(weights.flatten(0, 2), values).view(*steps, channels)
     totals = fixed_order_sum(weights)
     product, total = products[:, :, 0], totals[:, :, 0]
     for step in range(1, group.num_steps):
         product = product + products[:, :, step]
         total = total + totals[:, :, step]
-    return _untile(product / total.unsqueeze(-1), shape, group)
+    return _untile(product[..., :head_dim] / total.unsqueeze(-1), shape, group)
 
 
 def _tile_queries(query: Tensor, shape: TileShape, group: TileGroup) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from pagewire.gpu_executor.kernels.reference.activation import silu_and_mul
 
 
-@pytest.mark.parametrize("intermediate_size", [5, 171, 1536])
+@pytest.mark.parametrize("intermediate_size", [5, 171])
 def test_row_has_the_same_bits_alone_and_in_any_batch(intermediate_size: int) -> None:
     gate_up = torch.randn(29, 2 * intermediate_size, generator=torch.Generator().manual_seed(0)) * 4
     together = silu_and_mul(gate_up)

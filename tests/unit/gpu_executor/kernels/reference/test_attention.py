@@ -12,7 +12,7 @@ from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 
 # query heads, KV heads, head_dim: grouped, multi-head, one KV head for many, groups that don't divide a tile.
-HEADS = [(4, 2, 16), (9, 3, 64), (3, 3, 8), (14, 2, 24), (20, 1, 40)]
+HEADS = [(4, 2, 16), (9, 3, 64), (3, 3, 6), (14, 2, 24), (20, 1, 40)]
 LENGTHS = [1, 16, 63, 64, 65, 130, 200]
 
 
