@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
-from pagewire.ipc.errors import PagewireError
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
@@ -148,7 +147,9 @@ async def start_call(
         call = Call(generations, timers, params.n)
         try:
             yield call
-        except PagewireError:
+        except ConnectionError:  # the client left: that is an abort
+            raise
+        except Exception:
             call.has_failed = True
             raise
         finally:

@@ -46,6 +46,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         serving.defaults,
         max_tokens=_first(body.max_completion_tokens, body.max_tokens, serving.defaults.max_tokens),
         logprobs=num_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
     )
     prompt = render_messages(serving.chat_template, body)
     label = "chatcmpl-" + request_label(request, body)

@@ -37,14 +37,13 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     prompts = split_prompts(body.prompt)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     scores_only = bool(body.echo) and max_tokens == 0
-    if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
-        body.prompt_logprobs = body.logprobs
     params = sampling_params(
         body,
         serving.defaults,
         # The engine always draws a token; of a call that scores its prompt it isn't shown or counted.
         max_tokens=1 if scores_only else max_tokens,
         logprobs=body.logprobs,
+        prompt_logprobs=_num_prompt_logprobs(body),
     )
     label = "cmpl-" + request_label(request, body)
     async with start_call(
@@ -82,6 +81,15 @@ def split_prompts(prompt: str | Sequence[str | int | list[int]] | None) -> list[
             param="prompt",
         )
     return [part for part in prompt if not isinstance(part, int)]
+
+
+def _num_prompt_logprobs(body: CompletionRequest) -> int | None:
+    """The prompt's logprobs may be asked for by their own field, and by echo and logprobs together."""
+    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    counts = [count for count in asked if count is not None]
+    if not counts:
+        return None
+    return -1 if -1 in counts else max(counts)
 
 
 class _CompletionAnswer:

@@ -15,7 +15,6 @@ _SAME_NAME = (
     "n", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "stop", "stop_token_ids",
     "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens",
-    "prompt_logprobs",
 )  # fmt: skip
 
 
@@ -25,6 +24,7 @@ def sampling_params(
     *,
     max_tokens: int | None,
     logprobs: int | None,
+    prompt_logprobs: int | None,
 ) -> SamplingParams:
     """Return how to draw the answers to `request`.
 
@@ -33,6 +33,7 @@ def sampling_params(
         defaults: what the model's authors recommend.
         max_tokens: resolved by the caller, as the endpoints' defaults differ; None is up to the end of the context.
         logprobs: alternatives per output token, None for none; the endpoints spell it differently.
+        prompt_logprobs: the same per prompt token.
 
     Raises:
         InvalidRequest: a value is out of range.
@@ -44,7 +45,7 @@ def sampling_params(
             given = getattr(defaults, name, None)
         if given is not None:
             values[name] = given
-    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **values)
+    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **values)
 
 
 def check_stream_options(request: GenerationRequest) -> tuple[bool, bool]:

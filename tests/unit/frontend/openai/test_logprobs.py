@@ -90,6 +90,7 @@ async def test_echoed_prompt_has_logprobs_but_for_its_first_token(stream):
         else:
             choice = (await server.complete(**body))["choices"][0]
             logprobs, text = choice["logprobs"], choice["text"]
+            assert "prompt_logprobs" not in choice  # a field of its own, not asked for
         assert text == "\nabxy"
         assert "".join(logprobs["tokens"]) == text
         assert logprobs["text_offset"] == [0, 1, 2, 3, 4]

@@ -1,0 +1,61 @@
+"""Every exception has one status and one body in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pagewire.frontend.openai.errors import (
+    ErrorBody,
+    ModelNotFound,
+    Unauthorized,
+    describe_error,
+    encode_error,
+    error_response,
+)
+from pagewire.ipc.errors import (
+    ConfigError,
+    ContextTooLong,
+    EngineDead,
+    ExecutorDied,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code"),
+    [
+        (InvalidRequest("m", param="p"), 400, "invalid_request_error", None),
+        (ContextTooLong("m", param="p"), 400, "invalid_request_error", "context_length_exceeded"),
+        (ModelNotFound("m"), 404, "invalid_request_error", "model_not_found"),
+        (NotFound("m"), 404, "invalid_request_error", "not_found"),
+        (Unauthorized("m"), 401, "invalid_request_error", "invalid_api_key"),
+        (Overloaded("m"), 503, "service_unavailable_error", "overloaded"),
+        (EngineDead("m"), 500, "server_error", "engine_dead"),
+        (ExecutorDied("m"), 500, "server_error", "engine_error"),
+        (ConfigError("m"), 500, "server_error", "engine_error"),
+        (ValueError("m"), 500, "server_error", "internal_error"),
+    ],
+)
+def test_exception_has_a_status_a_type_and_a_code(error, status, kind, code):
+    got, body = describe_error(error)
+    assert (got, body.type, body.code) == (status, kind, code)
+    assert body.param == getattr(error, "param", None)
+
+
+def test_overload_says_when_to_try_again():
+    response = error_response(Overloaded("Too many requests wait."))
+    assert response.status == 503
+    assert int(response.headers["Retry-After"]) >= 1
+
+
+def test_lone_surrogate_in_a_message_can_be_sent():
+    body = json.loads(encode_error(ErrorBody(message="bad \ud83d", type="t", param="\ud83d")))
+    assert body["error"]["message"] == "bad ?"
+
+
+def test_unknown_exceptions_give_nothing_away():
+    assert "secret" not in describe_error(ValueError("secret"))[1].message
