@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import zmq
+
 from pagewire.ipc.channels import PairChannel, bind_executor
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir
