@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pagewire.ipc.config import ServerConfig
 
 from . import health
+from .http_protocol import HTTPProtocol
 from .middleware import middlewares
 from .openai import chat, completions, models, tokenize
 from .openai.serving import SERVING, Serving
@@ -69,11 +70,7 @@ async def serve(
     """
     # handler_cancellation: a client that goes away ends its handler, and so aborts its generations.
     runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=_KEEP_ALIVE_S,
-        shutdown_timeout=max(shutdown_timeout_s, _SHORTEST_TIMEOUT_S),
+        app, handler_cancellation=True, shutdown_timeout=max(shutdown_timeout_s, _SHORTEST_TIMEOUT_S)
     )
     await runner.setup()
     try:
@@ -98,9 +95,17 @@ class _Site(web.BaseSite):
     async def start(self) -> None:
         await super().start()
         loop = asyncio.get_running_loop()
+        if self._listener.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(self._connect, sock=self._listener)
+        else:
+            self._server = await loop.create_server(self._connect, sock=self._listener)
+
+    def _connect(self) -> HTTPProtocol:
         server = self._runner.server
         assert server is not None
-        if self._listener.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(server, sock=self._listener)
-        else:
-            self._server = await loop.create_server(server, sock=self._listener)
+        return HTTPProtocol(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=_KEEP_ALIVE_S,
+            access_log=None,  # type: ignore[arg-type]  # None is documented as "no access log"
+        )
