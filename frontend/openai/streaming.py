@@ -19,7 +19,7 @@ class ChunkWriter(Protocol):
     """Writes one endpoint's events."""
 
     def head(self, prompt_index: int) -> bytes:
-        """Return the events before a prompt's first output (roles, the echoed prompt)."""
+        """Return the events before a prompt's first output (roles, the echoed prompt); called when that is there."""
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
         """Return the events of a chunk; none while its text is held back."""
@@ -70,13 +70,13 @@ async def _send_all(stream: EventStream, call: Call, writer: ChunkWriter) -> Non
 
 
 async def _send_one(stream: EventStream, call: Call, writer: ChunkWriter, prompt_index: int) -> None:
-    head = writer.head(prompt_index)
+    has_begun = False
     async for chunk in call.generations[prompt_index]:
         call.count(prompt_index, chunk)
         events = writer.chunk(prompt_index, chunk)
-        if head:
-            events, head = head + events, b""
+        if not has_begun:
+            has_begun = True
+            # Only now: the logprobs of an echoed prompt come with its first token.
+            events = writer.head(prompt_index) + events
         if events:
             await stream.send(events)
-    if head:  # nothing was drawn at all
-        await stream.send(head)

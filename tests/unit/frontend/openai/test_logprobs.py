@@ -11,7 +11,7 @@ from pagewire.frontend.openai.logprobs import (
     write_prompt_logprobs,
 )
 from pagewire.ipc.outputs import TokenLogprobs
-from tests.support.http_server import BOS, EOS, byte_tokenizer, ids_of, message, running_server
+from tests.support.http_server import BOS, EOS, byte_tokenizer, ids_of, message, parse_events, running_server
 
 
 def merged(chunks, index=0):
@@ -144,3 +144,13 @@ def test_prompt_logprobs_list_the_token_and_its_alternatives():
     assert first is None
     assert {key: (value.rank, value.decoded_token) for key, value in second.items()} == {"98": (9, "b"), "97": (1, "a")}
     assert write_prompt_logprobs(byte_tokenizer(), [], []) == []
+
+
+async def test_logprobs_of_an_echoed_prompt_are_waited_for():
+    async with running_server("xyz", num_steps=0) as server:
+        body = {"prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 1, "stream": True}
+        async with server.http.post("/v1/completions", json=body) as response:
+            assert response.status == 200  # accepted; the prompt is still to be computed
+            server.core.allow_steps(None)
+            *chunks, _ = parse_events(await response.text())
+        assert merged(chunks)["token_logprobs"] == [None, -0.098, -0.12]
