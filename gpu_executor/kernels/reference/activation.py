@@ -9,6 +9,6 @@ from torch import Tensor
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """See `Ops.silu_and_mul`."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    # Not torch's silu: what is left over by its vector loop goes through a scalar exp with other bits, and which elements
+    # Not torch's silu: what its vector loop leaves over goes through a scalar exp with other bits, and which elements
     # those are depends on how threads cut the rows. torch.exp runs one path for all, and the rest is IEEE-exact.
     return (gate / (1.0 + torch.exp(-gate)) * up).to(gate_up.dtype)

@@ -12,7 +12,7 @@ SPEC = KVCacheSpec(kind=LayerKind.FULL, num_kv_heads=2, head_dim=8)
 
 def test_tokens_land_in_their_slots_and_nowhere_else() -> None:
     cache = nan_filled_cache(SPEC, 3, block_size=4, dtype=torch.float16)
-    key, value = torch.randn(3, 2, 8), torch.randn(3, 2, 8)
+    key, value = torch.randn(2, 3, 2, 8, generator=torch.Generator().manual_seed(0))
     store_kv(key, value, cache, torch.tensor([9, -1, 2]))
     assert torch.equal(cache.key[2, :, 1], key[0].half())
     assert torch.equal(cache.value[0, :, 2], value[2].half())

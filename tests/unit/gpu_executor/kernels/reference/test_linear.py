@@ -39,13 +39,15 @@ def test_nan_in_one_row_stays_there() -> None:
 )
 def test_product_is_accumulated_in_float32_and_rounded_once(dtype: torch.dtype, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(1)
-    weight = DenseWeight(torch.randn(131, 257, generator=generator).to(dtype), torch.randn(131).to(dtype))
+    weight = DenseWeight(
+        torch.randn(131, 257, generator=generator).to(dtype), torch.randn(131, generator=generator).to(dtype)
+    )
     x = torch.randn(19, 257, generator=generator).to(dtype)
     assert weight.bias is not None
     expected = x.double() @ weight.weight.double().t() + weight.bias.double()
     result = linear(x, weight)
     assert result.dtype == dtype
-    assert ((result.double() - expected).abs() <= tolerance * expected.abs() + 1e-5).all()
+    assert ((result.double() - expected).abs() <= tolerance * expected.abs() + 3e-5).all()
 
 
 def test_embedding_looks_up_rows() -> None:
