@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from .version import __version__
+from pagewire.version import __version__
 
 if TYPE_CHECKING:
-    from pagewire.frontend.engine_client import AsyncEngineClient
-    from pagewire.frontend.llm import LLM
-    from pagewire.frontend.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-    from pagewire.frontend.sync_client import EngineClient
+    from pagewire.frontend.client.engine_client import AsyncEngineClient
+    from pagewire.frontend.client.sync_client import EngineClient
+    from pagewire.frontend.offline.llm import LLM
+    from pagewire.frontend.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
     from pagewire.ipc.errors import (
         ConfigError,
         ContextTooLong,
@@ -59,10 +59,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "pagewire.frontend.engine_client": ("AsyncEngineClient",),
-    "pagewire.frontend.llm": ("LLM",),
-    "pagewire.frontend.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
-    "pagewire.frontend.sync_client": ("EngineClient",),
+    "pagewire.frontend.client.engine_client": ("AsyncEngineClient",),
+    "pagewire.frontend.offline.llm": ("LLM",),
+    "pagewire.frontend.offline.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
+    "pagewire.frontend.client.sync_client": ("EngineClient",),
     "pagewire.ipc.errors": (
         "ConfigError", "ContextTooLong", "EngineDead", "EngineError", "ExecutorDied", "InvalidRequest", "MachineError",
         "NotFound", "Overloaded", "PagewireError", "ProtocolError", "RequestError", "StartError",

@@ -9,7 +9,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from pagewire.frontend.cli_flags import Flag, engine_flags, server_flags
+from pagewire.frontend.cli.flags import Flag, engine_flags, server_flags
 from tools.file_sizes import ROOT
 
 BEGIN, END = "<!-- flags: begin (made by python -m tools.flags_table) -->", "<!-- flags: end -->"

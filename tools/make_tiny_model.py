@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from .tiny_model.gguf_writer import GGUF_TYPES, write_gguf
-from .tiny_model.hugging_face import write_hugging_face
-from .tiny_model.spec import FAMILIES, TinyModelSpec
+from tools.tiny_model.gguf_writer import GGUF_TYPES, write_gguf
+from tools.tiny_model.hugging_face import write_hugging_face
+from tools.tiny_model.spec import FAMILIES, TinyModelSpec
 
 
 def main(argv: list[str] | None = None) -> None:

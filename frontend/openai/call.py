@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
-from ..request_timer import RequestTimer
-from ..text_generation import Generation, TextChunk
+from ..http.request_timer import RequestTimer
+from ..text.generation import Generation, TextChunk
 from .responses import PromptTokensDetails, Usage
 from .schema import GenerationRequest
 from .serving import Serving

@@ -9,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from pagewire.ipc.errors import InvalidRequest
 
-from ..sse import event
-from ..text_generation import TextChunk
+from ..http.sse import event
+from ..text.generation import TextChunk
 from .call import Answer, Call, start_call
 from .json_body import JsonBody, encode_json, json_response
 from .logprobs import ChatLogprobsWriter, write_prompt_logprobs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..text_generation import Generation
-from ..tokenizer import Tokenizer
+from ..text.generation import Generation
+from ..tokenizer.tokenizer import Tokenizer
 from .logprobs import echo_logprobs, prompt_token_texts
 from .responses import CompletionLogprobs
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pagewire.ipc.outputs import TokenLogprobs
 
-from ..detokenizer import Detokenizer
-from ..tokenizer import Tokenizer
+from ..text.detokenizer import Detokenizer
+from ..tokenizer.tokenizer import Tokenizer
 from .responses import (
     ChatLogprobs,
     ChatTokenLogprob,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pagewire.ipc.errors import InvalidRequest
 
-from ..chat_template import ChatTemplate
+from ..text.chat_template import ChatTemplate
 from .schema import ChatMessage, ChatRequest, TokenizeRequest
 
 ROLES = ("system", "developer", "user", "assistant")

@@ -13,11 +13,11 @@ from pagewire.checkpoint.generation_config import GenerationDefaults
 from pagewire.ipc.errors import ContextTooLong, InvalidRequest, PagewireError
 from pagewire.ipc.outputs import EngineInfo
 
-from ..chat_template import ChatTemplate
-from ..metrics import Metrics
-from ..sse import StreamTimes
-from ..text_generation import TextGenerator
-from ..tokenizer import Tokenizer
+from ..http.metrics import Metrics
+from ..http.sse import StreamTimes
+from ..text.chat_template import ChatTemplate
+from ..text.generation import TextGenerator
+from ..tokenizer.tokenizer import Tokenizer
 from .errors import ModelNotFound
 from .schema import GenerationRequest
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from ..sse import EventStream, event
-from ..text_generation import TextChunk
+from ..http.sse import EventStream, event
+from ..text.generation import TextChunk
 from .call import Call
 from .errors import describe_error, encode_error, log_error
 from .responses import Usage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.sync_client import EngineClient
+from pagewire.frontend.client.sync_client import EngineClient
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tiny_model import tiny_checkpoint

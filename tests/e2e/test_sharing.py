@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pagewire.frontend.engine_process import EngineProcess, prepare_engine
-from pagewire.frontend.sync_client import EngineClient
+from pagewire.frontend.client.sync_client import EngineClient
+from pagewire.frontend.supervisor.engine_process import EngineProcess, prepare_engine
 from pagewire.ipc.config import EngineConfig, ModelOptions
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.tiny_model import tiny_checkpoint

@@ -75,7 +75,7 @@ def test_the_command_line_runs_outside_the_tree(installed: Path, tmp_path: Path)
 
 
 def test_what_runs_is_the_installed_copy(installed: Path, tmp_path: Path):
-    code = "import pagewire.ipc.config, pagewire.frontend.cli as cli; print(pagewire.ipc.config.__file__, cli.__file__)"
+    code = "import pagewire.ipc.config as a, pagewire.frontend.cli.main as b; print(a.__file__, b.__file__)"
     for path in run_outside(installed, tmp_path, "-c", code).split():
         assert Path(path).is_relative_to(installed)
 

@@ -19,15 +19,15 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from pagewire.checkpoint.generation_config import GenerationDefaults
-from pagewire.frontend import server
-from pagewire.frontend.chat_template import ChatTemplate
-from pagewire.frontend.engine_client import AsyncEngineClient
-from pagewire.frontend.metrics import Metrics
+from pagewire.frontend.client.engine_client import AsyncEngineClient
+from pagewire.frontend.http import server
+from pagewire.frontend.http.metrics import Metrics
+from pagewire.frontend.http.sse import StreamTimes
 from pagewire.frontend.openai.serving import Serving
-from pagewire.frontend.sse import StreamTimes
-from pagewire.frontend.text_generation import TextGenerator
-from pagewire.frontend.tokenizer import Tokenizer
-from pagewire.frontend.tokenizer_facts import TokenizerFacts
+from pagewire.frontend.text.chat_template import ChatTemplate
+from pagewire.frontend.text.generation import TextGenerator
+from pagewire.frontend.tokenizer.facts import TokenizerFacts
+from pagewire.frontend.tokenizer.tokenizer import Tokenizer
 from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.requests import AddRequest
 from tests.support.fake_core import FakeCore, engine_info

@@ -11,10 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .k_quants import PACKERS
-from .spec import TinyModelSpec
-from .tokenizer import BOS_TOKEN_ID, CHAT_TEMPLATE, EOS_TOKEN_ID, PRE_TOKENIZERS, SPECIAL_TOKENS, build_tokenizer
-from .weights import EMBEDDING, OUTPUT, make_weights
+from tools.tiny_model.k_quants import PACKERS
+from tools.tiny_model.spec import TinyModelSpec
+from tools.tiny_model.tokenizer import (
+    BOS_TOKEN_ID,
+    CHAT_TEMPLATE,
+    EOS_TOKEN_ID,
+    PRE_TOKENIZERS,
+    SPECIAL_TOKENS,
+    build_tokenizer,
+)
+from tools.tiny_model.weights import EMBEDDING, OUTPUT, make_weights
 
 GGUF_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from .spec import ARCHITECTURES, TinyModelSpec
-from .tokenizer import (
+from tools.tiny_model.spec import ARCHITECTURES, TinyModelSpec
+from tools.tiny_model.tokenizer import (
     BOS_TOKEN_ID,
     CHAT_TEMPLATE,
     END_OF_TEXT,
@@ -19,7 +19,7 @@ from .tokenizer import (
     START_OF_TURN,
     build_tokenizer,
 )
-from .weights import make_weights
+from tools.tiny_model.weights import make_weights
 
 Json = dict[str, Any]  # Any: JSON values
 

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from .spec import TinyModelSpec
+from tools.tiny_model.spec import TinyModelSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"

@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from pagewire.frontend.cli import run
+from pagewire.frontend.cli.main import run
 from pagewire.ipc.config import EngineConfig, ServerConfig
 from pagewire.version import __version__
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-ROUTES = (Path(__file__).resolve().parents[3] / "frontend" / "server.py").read_text(encoding="utf-8")
+ROUTES = (Path(__file__).resolve().parents[3] / "frontend" / "http" / "server.py").read_text(encoding="utf-8")
 
 
 class _Starts:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.cli_flags import engine_flags, server_flags
+from pagewire.frontend.cli.flags import engine_flags, server_flags
 from pagewire.version import __version__
 from tools.flags_table import BEGIN, DOCUMENTS, with_table
 

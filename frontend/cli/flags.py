@@ -1,0 +1,193 @@
+"""The flags, made from the fields of the config structs, and the way back from given flags to configs.
+
+A field with a description is a flag: `max_num_seqs` becomes `--max-num-seqs`. Nothing is named twice, and no default
+stands here: a flag that is not given is left out, and the struct fills it in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from msgspec import inspect
+
+from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.errors import ConfigError
+
+from .refused import CHOICE_ALIASES, REFUSED_CHOICES
+from .values import Choice, Number, Text, WholeNumber
+
+_SHORT_FLAGS = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp"}
+_ENVIRONMENT = {"api_key": ["PAGEWIRE_API_KEY", "VLLM_API_KEY"]}
+# None in these fields means "the engine chooses", and can be asked for by name.
+_AUTOMATIC = {"max_model_len"}
+T = TypeVar("T")
+
+_SECTION_PATH = re.compile(r" - at `\$\.(?:\w+\.)?(\w+)[^`]*`")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One field of a config, as the command line shows it.
+
+    Attributes:
+        section: the config's name inside `EngineConfig` (model, cache, ...), "engine" for its own fields, "server".
+        title: what the section is about.
+        field: the struct field's name.
+        type_info: the field's type without its description.
+        default: the struct's default; a callable default stands for an empty collection.
+    """
+
+    section: str
+    title: str
+    field: str
+    type_info: inspect.Type
+    default: Any  # Any: each field has its own type
+    description: str
+
+    @property
+    def name(self) -> str:
+        """The flag as it is typed."""
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def is_many(self) -> bool:
+        """Whether several values may be given."""
+        return isinstance(self.type_info, inspect.VarTupleType)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is --x or --no-x."""
+        return isinstance(self.type_info, inspect.BoolType)
+
+    @property
+    def shown_default(self) -> str:
+        """The default as help texts show it; empty where the description says what happens."""
+        if self.default is None or self.default == () or self.default is msgspec.NODEFAULT:
+            return ""
+        if self.is_switch:
+            return "on" if self.default else "off"
+        return str(self.default)
+
+
+class FlagOption(click.Option):
+    """A click option that knows its flag."""
+
+    def __init__(self, flag: Flag) -> None:
+        self.flag = flag
+        names = [flag.name] + ([_SHORT_FLAGS[flag.field]] if flag.field in _SHORT_FLAGS else [])
+        if flag.is_switch:
+            names = [f"{flag.name}/--no-{flag.name.removeprefix('--')}"]
+        help_text = flag.description + (f"  [default: {flag.shown_default}]" if flag.shown_default else "")
+        super().__init__(
+            [*names, flag.field],
+            type=_click_type(flag),
+            multiple=flag.is_many,
+            default=None,
+            help=help_text,
+            envvar=_ENVIRONMENT.get(flag.field),
+        )
+
+
+def engine_flags() -> list[Flag]:
+    """Return the flags of the engine: the model, its cache, its scheduler, its devices."""
+    flags = []
+    for name, type_info, _, _ in _fields(EngineConfig):
+        if isinstance(type_info, inspect.StructType):
+            flags += _flags_of(type_info.cls, name)
+    return flags + _flags_of(EngineConfig, "engine")
+
+
+def server_flags() -> list[Flag]:
+    """Return the flags of the HTTP frontend."""
+    return _flags_of(ServerConfig, "server")
+
+
+def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
+    """Return the config that the given values describe, with the defaults for all others.
+
+    Args:
+        given: values by field name; those of other configs are passed over.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+    nested: dict[str, Any] = {}
+    for flag in engine_flags():
+        if flag.field in given:
+            section = nested if flag.section == "engine" else nested.setdefault(flag.section, {})
+            section[flag.field] = given[flag.field]
+    return _convert(nested, EngineConfig)
+
+
+def build_server_config(given: Mapping[str, object]) -> ServerConfig:
+    """Return the frontend's config; arguments and errors as in `build_engine_config`."""
+    fields = {flag.field for flag in server_flags()}
+    return _convert({field: value for field, value in given.items() if field in fields}, ServerConfig)
+
+
+def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str, object]:
+    """Return the values that the command line, the environment or a config file gave, by field name."""
+    fields = (option.flag.field for option in options)
+    unset = (click.core.ParameterSource.DEFAULT, None)
+    return {field: ctx.params[field] for field in fields if ctx.get_parameter_source(field) not in unset}
+
+
+def _convert(values: dict[str, Any], cls: type[T]) -> T:
+    try:
+        return msgspec.convert(values, cls)
+    except msgspec.ValidationError as exc:
+        # A bound of a field (Meta) failed: "Expected `int` >= -1 - at `$.model.max_logprobs`"
+        text = _SECTION_PATH.sub(lambda found: f" for --{found[1].replace('_', '-')}", str(exc))
+        raise ConfigError(f"{text}.") from exc
+
+
+def _fields(cls: type) -> Iterator[tuple[str, inspect.Type, Any, str]]:
+    """Yield (name, type, default, description) of each field; an empty description marks what is no flag."""
+    struct = inspect.type_info(cls)
+    assert isinstance(struct, inspect.StructType)
+    for field in struct.fields:
+        type_info, description = field.type, ""
+        if isinstance(type_info, inspect.Metadata):
+            description = (type_info.extra_json_schema or {}).get("description", "")
+            type_info = type_info.type
+        yield field.name, type_info, field.default, description
+
+
+def _flags_of(cls: type, section: str) -> list[Flag]:
+    title = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
+    return [
+        Flag(section, title, name, _without_none(type_info), default, description)
+        for name, type_info, default, description in _fields(cls)
+        if description
+    ]
+
+
+def _without_none(type_info: inspect.Type) -> inspect.Type:
+    """Return T for `T | None`: a flag that is not given is None anyway."""
+    if isinstance(type_info, inspect.UnionType):
+        rest = [part for part in type_info.types if not isinstance(part, inspect.NoneType)]
+        assert len(rest) == 1, f"a flag has one type: {type_info}"
+        return rest[0]
+    return type_info
+
+
+def _click_type(flag: Flag) -> click.ParamType[Any]:  # Any: each flag has its own type
+    match flag.type_info:
+        case inspect.IntType():
+            return WholeNumber(is_automatic=flag.field in _AUTOMATIC)
+        case inspect.FloatType():
+            return Number()
+        case inspect.BoolType():
+            return click.BOOL
+        case inspect.LiteralType(values=values):
+            words = [str(value) for value in values]
+            return Choice(words, CHOICE_ALIASES.get(flag.field, {}), REFUSED_CHOICES.get(flag.field, {}))
+        case inspect.StrType() | inspect.VarTupleType(item_type=inspect.StrType()):
+            return Text()
+        case other:
+            raise TypeError(f"{flag.name}: no flag can have the type {other}")

@@ -1,0 +1,1 @@
+"""Clients of the engine core; they need pyzmq and msgspec alone."""

@@ -1,0 +1,1 @@
+"""The HTTP server around the OpenAI handlers: sockets, streams, health, metrics."""

@@ -1,0 +1,58 @@
+"""One HTTP connection, as aiohttp handles it, but for what is no HTTP: that is answered in OpenAI's shape too."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from pagewire.ipc.errors import RequestError
+
+from ..openai.errors import error_response
+
+logger = logging.getLogger(__name__)
+
+
+class MalformedHTTP(RequestError):
+    """The bytes on the connection are no request."""
+
+
+class HeaderTooLarge(RequestError):
+    """A header, or the path, is longer than any client needs."""
+
+    status = 431
+
+
+class HTTPProtocol(web.RequestHandler):
+    """Handles one connection."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what never reached a handler, or what a handler could not answer itself; then close.
+
+        Raises:
+            ConnectionError: the client is gone, or an answer has begun: nothing more can be said.
+        """
+        if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
+            raise ConnectionError("the client is gone, or an answer has begun") from exc
+        error: Exception
+        if isinstance(exc, LineTooLong):
+            error = HeaderTooLarge("A header or the path is too long; send at most 8 KiB in each.")
+        elif status < 500:
+            # The public internet sends all sorts of things to a port: nothing to wake somebody for.
+            logger.debug("malformed HTTP from %s: %s", request.remote, message)
+            error = MalformedHTTP("This is not a valid HTTP request.")
+        else:
+            logger.error("a request from %s failed outside of its handler", request.remote, exc_info=exc)
+            error = RuntimeError(message)
+        response = error_response(error)
+        response.force_close()
+        return response

@@ -1,0 +1,1 @@
+"""LLM: the engine in the user's own program, without a server."""

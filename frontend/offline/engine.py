@@ -1,0 +1,63 @@
+"""An engine of this process's own, with its client on an event loop in a thread: what `LLM` runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.errors import EngineDead
+
+from ..client.engine_client import AsyncEngineClient
+from ..client.loop_thread import LoopThread
+from ..supervisor.engine_process import EngineProcess
+from ..supervisor.running_engine import RunningEngine
+
+T = TypeVar("T")
+
+
+class OfflineEngine:
+    """Starts the engine core at once. Whoever makes it closes it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Start a core with a config of `prepare_engine`."""
+        # On the caller's thread: if that is the main one, the kernel ends the core with this process.
+        self._process = EngineProcess(config)
+        self._thread = LoopThread("llm")
+        self._running: RunningEngine | None = None
+
+    def attach(self, meanwhile: Callable[[], T]) -> tuple[AsyncEngineClient, T]:
+        """Wait until the engine is ready; `meanwhile` runs while it loads.
+
+        Raises:
+            StartError: the engine can't start.
+        """
+        attaching = self._thread.start(self._connect())
+        value = meanwhile()
+        return attaching.result(), value
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: what asyncio sends
+        """Run a coroutine on the client's event loop; Ctrl-C cancels it.
+
+        Raises:
+            EngineDead: the engine was closed.
+        """
+        if not self._thread.is_running:
+            coroutine.close()
+            raise EngineDead("This LLM was shut down; make a new one.")
+        return self._thread.run(coroutine)
+
+    def close(self) -> None:
+        """Abort what runs, stop the core and its executors. Closing twice is fine."""
+        self._thread.run_outside(self._close)
+
+    def _close(self) -> None:
+        if self._thread.is_running:
+            if self._running is not None:
+                self._thread.run(self._running.aclose())
+            self._thread.close()
+        self._process.stop()
+
+    async def _connect(self) -> AsyncEngineClient:
+        self._running = RunningEngine(self._process)
+        return await self._running.connect("llm")

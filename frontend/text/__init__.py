@@ -1,0 +1,1 @@
+"""Between chats, prompts, token ids and answers as text."""

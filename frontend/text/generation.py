@@ -1,0 +1,257 @@
+"""Prompts -> token ids -> requests -> text: the one place that every endpoint and `LLM` go through.
+
+`TextGenerator` renders prompts to ids and starts requests; `Generation` is one request's answer as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+import msgspec
+
+from pagewire.ipc.errors import InvalidRequest
+from pagewire.ipc.outputs import TokenLogprobs
+from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.sampling_params import SamplingParams
+
+from ..client.engine_client import AsyncEngineClient
+from ..client.token_stream import TokenStream
+from ..offline.outputs import RequestMetrics
+from ..tokenizer.tokenizer import Tokenizer
+from .output import TextChunk as TextChunk  # exported: readers of a Generation get them
+from .output import TextOutput
+
+
+class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that is valid and ready to be sent, once.
+
+    Attributes:
+        prompt: the text; None if token ids were given.
+        params: as the user gave them.
+        add_request: the same in the engine's terms.
+    """
+
+    prompt: str | None
+    params: SamplingParams
+    add_request: AddRequest
+
+
+class TextGenerator:
+    """Asks an engine for text.
+
+    Args:
+        client: attached to the engine.
+        tokenizer: of the engine's model.
+    """
+
+    def __init__(self, client: AsyncEngineClient, tokenizer: Tokenizer) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        label: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+        add_special_tokens: bool = True,
+    ) -> Generation:
+        """Start a request; the answer comes by iterating over what is returned.
+
+        Args:
+            prompt: text or token ids.
+            params: how to draw, and the text options.
+            label: the user's own id for the request, for logs alone.
+            priority: lower runs first, under the priority policy.
+            cache_salt: requests of different salts share no cached blocks.
+            add_special_tokens: put the begin-of-text token in front of a text, if the model wants one. False for what
+                a chat template rendered.
+
+        Raises:
+            InvalidRequest: a value is out of range, or the prompt does not fit. Nothing was sent.
+            EngineDead: the engine is gone.
+        """
+        arrival = _Arrival()
+        text: str | None = None
+        if isinstance(prompt, str):
+            text = prompt
+            prompt = await self.tokenizer.encode_async(prompt, add_special_tokens=add_special_tokens)
+        request = self.prepare(prompt, params, prompt_text=text, label=label, priority=priority, cache_salt=cache_salt)
+        return self.submit(request, arrival)
+
+    def prepare(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        prompt_text: str | None = None,
+        label: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> TextRequest:
+        """Check a request and turn it into the engine's terms, without sending it; errors as `generate`."""
+        task = self.client.resolve(params, bad_words_token_ids=self._bad_words_token_ids(params.bad_words))
+        return TextRequest(
+            prompt=prompt_text,
+            params=params,
+            add_request=self.client.make_request(
+                prompt_token_ids, task, label=label, priority=priority, cache_salt=cache_salt
+            ),
+        )
+
+    def submit(self, request: TextRequest, arrival: _Arrival | None = None) -> Generation:
+        """Send a prepared request, once."""
+        arrival = arrival or _Arrival()
+        return Generation(request, self.client.submit(request.add_request), self.tokenizer, arrival)
+
+    def _bad_words_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
+        """Return the token sequences that spell the words, with and without a space in front."""
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in bad_words:
+            bare = word.lstrip(" ") or word
+            for token_ids in (self._within_text(bare), self._within_text(f" {bare}")):
+                if not token_ids:
+                    raise InvalidRequest(f"bad_words contains {word!r}, which has no tokens.", param="bad_words")
+                sequences[tuple(token_ids)] = None
+        return [list(token_ids) for token_ids in sequences]
+
+    def _within_text(self, text: str) -> list[int]:
+        # SentencePiece puts a space of its own in front of a text and can't spell a word without one there; after a
+        # line break, whose tokens are taken off again, words are spelled as anywhere else.
+        newline, token_ids, alone = (
+            self.tokenizer.encode(part, add_special_tokens=False) for part in ("\n", f"\n{text}", text)
+        )
+        return token_ids[len(newline) :] if token_ids[: len(newline)] == newline else alone
+
+
+class Generation:
+    """One request's answer: an async iterator of `TextChunk`s, those of several children mixed.
+
+    Iteration ends after the last child's last chunk, or raises what the request failed of. Leaving it early aborts the
+    request: by `close`, at the end of `async with`, or when it is dropped. A cancelled `__anext__` loses nothing.
+
+    Attributes:
+        prompt: the text; None if token ids were given.
+        params: as the user gave them.
+    """
+
+    def __init__(self, request: TextRequest, stream: TokenStream, tokenizer: Tokenizer, arrival: _Arrival) -> None:
+        self.prompt = request.prompt
+        self.params = request.params
+        self._stream = stream
+        self._arrival = arrival
+        self._outputs = [
+            TextOutput(tokenizer, self.prompt_token_ids, request.params, index=index)
+            for index in range(request.params.n)
+        ]
+
+    @property
+    def request_id(self) -> int:
+        """The request's id within this client."""
+        return self._stream.request.request_id
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt as it was sent."""
+        return self._stream.request.inputs.prompt_token_ids
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache; known from the first chunk on, 0 before."""
+        return 0 if self._stream.start is None else self._stream.start.num_cached_tokens
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs] | None:
+        """One entry a prompt token but the first, known from the first chunk on; None if they were not asked for."""
+        if self.params.prompt_logprobs is None or self._stream.start is None:
+            return None
+        return self._stream.start.prompt_logprobs
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from the engine's receipt to the first schedule, known from the first chunk on."""
+        return None if self._stream.start is None else self._stream.start.queue_s
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often the request's blocks were taken and recomputed, known at its end."""
+        return 0 if self._stream.end is None else self._stream.end.num_preemptions
+
+    @property
+    def metrics(self) -> RequestMetrics:
+        """When things happened to the request, as far as it got."""
+        stream, arrival = self._stream, self._arrival
+        first_token_s = arrival.seconds_until(stream.first_token_at)
+        scheduled_s: float | None = None
+        if stream.start is not None:
+            scheduled_s = stream.submitted_at - arrival.monotonic_s + stream.start.queue_s
+            if first_token_s is not None:
+                scheduled_s = min(scheduled_s, first_token_s)
+        return RequestMetrics(
+            arrival_timestamp=arrival.timestamp_s,
+            first_scheduled_time=scheduled_s,
+            time_in_queue=scheduled_s,
+            first_token_time=first_token_s,
+            last_token_time=arrival.seconds_until(stream.last_token_at),
+            finished_time=arrival.seconds_until(stream.ended_at),
+            num_preemptions=self.num_preemptions,
+        )
+
+    async def accepted(self) -> None:
+        """Wait until the engine took the request.
+
+        Raises:
+            PagewireError: it was refused, or failed before it was taken.
+        """
+        await self._stream.accepted()
+
+    async def ended(self) -> None:
+        """Wait for the engine's end without reading: the text is then made in one go.
+
+        Not for requests with stop strings: nobody would see them, and the engine would go on.
+        """
+        assert not self.params.stop_strings
+        await self._stream.ended()
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> TextChunk:
+        delta = await self._stream.__anext__()
+        chunk = self._outputs[delta.child].push(delta)
+        if chunk.finish_reason is not None and delta.finish_reason is None:
+            self._stream.end_child(delta.child)  # by a stop string, which the engine does not see
+        return chunk
+
+    def close(self) -> None:
+        """Abort the request if it still runs. Call it on the event loop's thread."""
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        """The same, for `contextlib.aclosing`."""
+        self.close()
+
+    async def __aenter__(self) -> Generation:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Arrival:
+    """When a request came in: the zero of its metrics."""
+
+    def __init__(self) -> None:
+        self.monotonic_s = asyncio.get_running_loop().time()
+        self.timestamp_s = time.time()
+
+    def seconds_until(self, monotonic_s: float | None) -> float | None:
+        """Return the time from the arrival to another instant of the loop's clock."""
+        return None if monotonic_s is None else monotonic_s - self.monotonic_s

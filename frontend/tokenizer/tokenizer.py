@@ -1,0 +1,193 @@
+"""The model's vocabulary: text -> token ids -> text, and what a request needs to know about single tokens.
+
+Built on the `tokenizers` library alone: transformers and torch would cost the frontend seconds and hundreds of
+megabytes. `load_tokenizer` reads a Hugging Face directory (tokenizer_directory.py) or a GGUF file (tokenizer_gguf.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import tokenizers
+
+from pagewire.checkpoint.sources.packaged import default_cache_directory
+from pagewire.ipc.errors import InvalidRequest
+
+from .directory import read_directory
+from .facts import TokenizerFacts
+from .gguf import read_gguf
+from .pieces import PieceReader, find_pieces
+
+# A text of this length encodes in about the time that handing it to a thread and back takes (0.2 to 0.3 ms).
+_MAX_INLINE_CHARACTERS = 512
+_NUM_THREADS = 2
+
+
+class Tokenizer:
+    """One model's tokenizer. Immutable after construction, and safe to use from several threads.
+
+    Args:
+        backend: the vocabulary; truncation and padding, which some files switch on, are switched off.
+        facts: what the checkpoint states besides.
+
+    Attributes:
+        vocab_size: one more than the largest token id.
+        special_token_ids: control tokens, which `skip_special_tokens` leaves out of a text.
+        bos_token, eos_token: their spelling; None if the vocabulary has none. bos_token_id, eos_token_id: their ids.
+        special_tokens: role -> token, for chat templates.
+        chat_template: the model's own template, None if it has none. chat_templates: all of them by name.
+        pieces: each token's bytes; None for decoders whose tokens have no bytes of their own.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, facts: TokenizerFacts) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.vocab_size = _count_ids(backend)
+        added_tokens = backend.get_added_tokens_decoder()
+        self._added_token_ids = frozenset(added_tokens)
+        self.special_token_ids = frozenset(token_id for token_id, token in added_tokens.items() if token.special)
+        self.special_tokens: Mapping[str, str] = facts.special_tokens
+        self.bos_token = facts.special_tokens.get("bos_token")
+        self.eos_token = facts.special_tokens.get("eos_token")
+        self.bos_token_id = self.id_of(self.bos_token)
+        self.eos_token_id = self.id_of(self.eos_token)
+        self.chat_templates: Mapping[str, str] = facts.chat_templates
+        self.chat_template = facts.chat_templates.get("default")
+        self.pieces = find_pieces(backend, self.special_token_ids, strips_after_special=facts.strips_after_special)
+        self._threads = ThreadPoolExecutor(max_workers=_NUM_THREADS, thread_name_prefix="tokenizer")
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the token ids of `text`; the spelling of a special token in it becomes that token.
+
+        Args:
+            text: any text of Unicode characters.
+            add_special_tokens: put the begin-of-text token in front, if the model wants one (and the like).
+
+        Raises:
+            InvalidRequest: if `text` has a lone surrogate, which is no character and has no bytes.
+        """
+        _check_is_unicode(text)
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    async def encode_async(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """`encode` beside the event loop: a long text takes a thread, and the library leaves the interpreter free."""
+        if len(text) <= _MAX_INLINE_CHARACTERS:
+            return self.encode(text, add_special_tokens=add_special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._threads, lambda: self.encode(text, add_special_tokens=add_special_tokens)
+        )
+
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str:
+        """Return the text of `token_ids`.
+
+        Args:
+            token_ids: ids of this vocabulary. Ids that no token has (an embedding may have more rows) add nothing.
+            skip_special_tokens: leave control tokens out.
+            spaces_between_special_tokens: False: a decoder that joins tokens by spaces puts none between two added
+                tokens. Byte-level and SentencePiece decoders never put any, so it makes no difference to them.
+
+        Raises:
+            InvalidRequest: if an id is negative or not below `vocab_size`.
+        """
+        self._check_ids(token_ids)
+        if self.pieces is not None:
+            reader = PieceReader(self.pieces, skip_special_tokens=skip_special_tokens)
+            return reader.read(token_ids).decode("utf-8", "replace")
+        runs = [list(token_ids)] if spaces_between_special_tokens else self._split_between_added(token_ids)
+        return "".join(self._backend.decode(run, skip_special_tokens=skip_special_tokens) for run in runs)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the exact bytes that a token adds to a text; a character may take several tokens.
+
+        Raises:
+            InvalidRequest: as `decode`.
+        """
+        self._check_ids((token_id,))
+        if self.pieces is not None:
+            return self.pieces.table[token_id]
+        return self._backend.decode([token_id], skip_special_tokens=False).encode()
+
+    def token_text(self, token_id: int) -> str:
+        """Return a token's text within a text, its leading space included; U+FFFD for parts of a character.
+
+        Raises:
+            InvalidRequest: as `decode`.
+        """
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_spelling(self, token_id: int) -> str:
+        """Return a token as the vocabulary spells it ("Ġthe"); empty for an id that no token has.
+
+        Raises:
+            InvalidRequest: as `decode`.
+        """
+        self._check_ids((token_id,))
+        return self._backend.id_to_token(token_id) or ""
+
+    def id_of(self, token: str | None) -> int | None:
+        """Return the id of the token that the vocabulary spells so, None if there is none."""
+        return None if token is None else self._backend.token_to_id(token)
+
+    def close(self) -> None:
+        """End the threads of `encode_async`."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _check_ids(self, token_ids: Sequence[int]) -> None:
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
+            raise InvalidRequest(f"token id {wrong} is not in the vocabulary: ids are 0 to {self.vocab_size - 1}")
+
+    def _split_between_added(self, token_ids: Sequence[int]) -> list[list[int]]:
+        runs: list[list[int]] = [[]]
+        for token_id in token_ids:
+            is_added = token_id in self._added_token_ids
+            if is_added and runs[-1] and runs[-1][-1] in self._added_token_ids:
+                runs.append([])
+            runs[-1].append(token_id)
+        return runs
+
+
+def load_tokenizer(model_path: Path, *, cache_dir: Path | None = None) -> Tokenizer:
+    """Load the tokenizer of a local model.
+
+    Args:
+        model_path: a Hugging Face directory or a GGUF file (of a split model, any shard).
+        cache_dir: where a converted tokenizer.model is kept; None: beside the packaged model.
+
+    Raises:
+        ConfigError: if there is none, or it can't be used. The message names the file.
+    """
+    if model_path.is_dir():
+        return Tokenizer(*read_directory(model_path, cache_dir=cache_dir or default_cache_directory()))
+    return Tokenizer(*read_gguf(model_path))
+
+
+def _count_ids(backend: tokenizers.Tokenizer) -> int:
+    num_tokens = backend.get_vocab_size(with_added_tokens=True)
+    # Ids are dense in nearly every vocabulary; listing it (70 ms of 50,000 tokens) is for those with holes.
+    if num_tokens and backend.id_to_token(num_tokens - 1) is not None and backend.id_to_token(num_tokens) is None:
+        return num_tokens
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def _check_is_unicode(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text has a lone surrogate (U+{ord(text[error.start]):04X} at character {error.start}), which is no "
+            "Unicode character; send well-formed UTF-8"
+        ) from None

@@ -1,0 +1,137 @@
+"""The figures: vLLM's names, counters that outlive a core, requests counted once."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from pagewire.frontend.http.metrics import EngineTotals, Histogram, Metrics, RequestRecord
+from pagewire.ipc.outputs import StepStats
+from tests.support.fake_core import engine_info
+from tests.support.http_server import running_server
+
+_DASHBOARD_NAMES = """
+    num_requests_running num_requests_waiting kv_cache_usage_perc gpu_cache_usage_perc cache_config_info prompt_tokens
+    generation_tokens prompt_tokens_cached prompt_tokens_by_source prefix_cache_queries prefix_cache_hits
+    num_preemptions request_success time_to_first_token_seconds inter_token_latency_seconds
+    time_per_output_token_seconds request_time_per_output_token_seconds e2e_request_latency_seconds
+    request_queue_time_seconds request_inference_time_seconds request_prefill_time_seconds request_decode_time_seconds
+    request_prompt_tokens request_generation_tokens request_max_num_generation_tokens request_params_n
+    request_params_max_tokens iteration_tokens_total request_num_preemptions request_prefill_kv_computed_tokens
+"""
+_LABELS = {"model_name": "m", "engine": "0"}
+
+
+def registered(metrics: Metrics) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return registry
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"vllm:{name}", {**_LABELS, **labels})
+
+
+def record(**changes) -> RequestRecord:
+    fields = {
+        "finish_reasons": ("stop",), "num_prompt_tokens": 10, "num_cached_tokens": 4, "num_output_tokens": 5,
+        "max_child_output_tokens": 5, "n": 1, "max_tokens": 16, "num_preemptions": 0, "e2e_s": 1.0, "queue_s": 0.1,
+        "first_token_s": 0.3, "last_token_s": 0.9,
+    }  # fmt: skip
+    return RequestRecord(**{**fields, **changes})
+
+
+def test_histogram_counts_up_to_and_including_a_bound():
+    histogram = Histogram((1, 2))
+    for number in (0.5, 1, 1.5, 2, 3):
+        histogram.observe(number)
+    histogram.observe(10, 3)
+    assert histogram.buckets() == [("1.0", 2), ("2.0", 4), ("+Inf", 8)]
+    assert histogram.sum == 8 + 30
+
+
+def test_gauges_show_the_last_step_under_both_names():
+    metrics = Metrics("m", engine_info())
+    metrics.step_done(StepStats(num_steps=1, num_running=3, num_waiting=2, num_blocks=10, num_used_blocks=4))
+    registry = registered(metrics)
+    assert value(registry, "num_requests_running") == 3
+    assert value(registry, "num_requests_waiting") == 2
+    assert value(registry, "kv_cache_usage_perc") == 0.4
+    assert value(registry, "gpu_cache_usage_perc") == 0.4
+
+
+def test_counters_go_on_after_a_core_restart():
+    totals = EngineTotals()
+    totals.update(StepStats(num_steps=7, num_generation_tokens=100, num_preemptions=2))
+    totals.update(StepStats(num_steps=1, num_generation_tokens=5))
+    assert totals.total("num_generation_tokens") == 105
+    totals.update(StepStats(num_steps=2, num_generation_tokens=6))
+    assert totals.total("num_generation_tokens") == 106
+    assert totals.total("num_preemptions") == 2
+
+
+def test_request_is_counted_by_reason_and_phase():
+    metrics = Metrics("m", engine_info())
+    metrics.request_done(record(finish_reasons=("stop", "length"), n=2))
+    registry = registered(metrics)
+    assert value(registry, "request_success_total", finished_reason="stop") == 1
+    assert value(registry, "request_success_total", finished_reason="length") == 1
+    assert value(registry, "request_success_total", finished_reason="abort") == 0
+    assert value(registry, "prompt_tokens_by_source_total", source="local_compute") == 6
+    assert value(registry, "prompt_tokens_cached_total") == 4
+    sums = {
+        "request_queue_time_seconds": 0.1,
+        "request_prefill_time_seconds": 0.2,
+        "request_decode_time_seconds": 0.6,
+        "request_inference_time_seconds": 0.8,
+        "request_time_per_output_token_seconds": 0.15,
+        "e2e_request_latency_seconds": 1.0,
+        "request_prompt_tokens": 10,
+        "request_generation_tokens": 5,
+        "request_params_n": 2,
+        "request_params_max_tokens": 16,
+    }
+    for name, total in sums.items():
+        assert value(registry, f"{name}_sum") == pytest.approx(total)
+        assert value(registry, f"{name}_count") == 1
+
+
+def test_request_that_never_began_has_no_phases():
+    metrics = Metrics("m", engine_info())
+    metrics.request_done(record(finish_reasons=("abort",), queue_s=None, first_token_s=None, last_token_s=None))
+    registry = registered(metrics)
+    assert value(registry, "request_success_total", finished_reason="abort") == 1
+    assert value(registry, "request_prefill_time_seconds_count") == 0
+    assert value(registry, "prompt_tokens_cached_total") == 0
+
+
+def test_step_that_is_reported_twice_is_observed_once():
+    metrics = Metrics("m", engine_info())
+    for _ in range(2):
+        metrics.step_done(StepStats(num_steps=1, num_scheduled_tokens=20))
+    assert value(registered(metrics), "iteration_tokens_total_count") == 1
+
+
+async def test_scrape_after_a_load_equals_the_usage_of_its_answers():
+    async with running_server("abcdef", num_cached_tokens=1) as server:
+        usages = [(await server.complete(prompt="pp", n=2, temperature=1))["usage"] for _ in range(3)]
+        assert await server.metric("vllm:request_success_total", finished_reason="stop") == 6
+        output_sum = await server.metric("vllm:request_generation_tokens_sum")
+        assert output_sum == sum(usage["completion_tokens"] for usage in usages)
+        prompt_sum = await server.metric("vllm:request_prompt_tokens_sum")
+        assert prompt_sum == sum(usage["prompt_tokens"] for usage in usages)
+        assert await server.metric("vllm:time_to_first_token_seconds_count") == 3
+        # Every token but each child's first one waited for its predecessor.
+        assert await server.metric("vllm:inter_token_latency_seconds_count") <= output_sum - 6
+        assert await server.metric("http_requests_total", handler="/v1/completions", status="200") == 3
+
+
+async def test_scrape_has_every_name_that_dashboards_read():
+    async with running_server() as server:
+        for path in ("/metrics", "/metrics/"):
+            async with server.http.get(path) as response:
+                assert response.headers["Content-Type"].startswith("text/plain")
+                families = {family.name for family in text_string_to_metric_families(await response.text())}
+            assert {f"vllm:{name}" for name in _DASHBOARD_NAMES.split()} <= families
+            assert "process_resident_memory_bytes" in families

@@ -1,0 +1,187 @@
+"""Check that a request's answer does not depend on its company: `python -m tools.check_invariance`.
+
+Half of the prompts are greedy, half seeded at temperature 1. Token ids and the fp32 bits of their logprobs are compared
+with those of each request run alone: in batches, with several token budgets, prefix cache off and warm, a pool so
+small that requests are preempted, one step ahead on and off, and through HTTP, LLM and EngineClient.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pagewire.frontend.client.sync_client import EngineClient
+from pagewire.frontend.offline.llm import LLM
+from pagewire.frontend.supervisor.engine_process import EngineProcess, prepare_engine
+from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
+from pagewire.ipc.sampling_params import SamplingParams
+from tools.prompts import PROMPTS
+
+Answer = tuple[list[int], list[bytes]]  # token ids, and their logprobs as fp32 bits
+
+
+def main() -> int:
+    """Run every configuration, print one line each, return 0 if all answers are the same."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="SmolLM2-135M-Instruct")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS))
+    parser.add_argument("--tokens", type=int, default=64)
+    args = parser.parse_args()
+    prompts = PROMPTS[: args.prompts]
+    params = [make_params(index, args.tokens) for index in range(len(prompts))]
+    base: dict[str, Any] = {"model": args.model, "max_model_len": 512}  # Any: keyword arguments of LLM
+    with LLM(**base, enable_prefix_caching=False) as llm:
+        alone = [generate(llm, [prompt], [p])[0] for prompt, p in zip(prompts, params, strict=True)]
+        expected_ids = [
+            llm.generate(prompt, p, use_tqdm=False)[0].prompt_token_ids
+            for prompt, p in zip(prompts, params, strict=True)
+        ]
+    failures = 0
+    for name, run in configurations(base, prompts, params, expected_ids):
+        started = time.perf_counter()
+        answers, note = run()
+        differing = sum(a != b for a, b in zip(alone, answers, strict=True))
+        failures += differing
+        seconds = time.perf_counter() - started
+        print(f"{name:36} {len(answers) - differing}/{len(answers)} identical  {seconds:6.1f} s  {note}", flush=True)
+    print("all answers are bit-identical" if not failures else f"{failures} answers differ")
+    return 1 if failures else 0
+
+
+def make_params(index: int, num_tokens: int) -> SamplingParams:
+    """Greedy for even prompts, seeded at temperature 1 for odd ones."""
+    temperature = 0.0 if index % 2 == 0 else 1.0
+    return SamplingParams(temperature=temperature, seed=index, max_tokens=num_tokens, ignore_eos=True, logprobs=1)
+
+
+def bits(logprob: float) -> bytes:
+    """The fp32 bits of a logprob."""
+    return struct.pack("<f", logprob)
+
+
+def generate(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> list[Answer]:
+    """Answers of one `generate` call."""
+    answers = []
+    for output in llm.generate(prompts, params, use_tqdm=False):
+        completion = output.outputs[0]
+        assert completion.logprobs is not None
+        entries = zip(completion.token_ids, completion.logprobs, strict=True)
+        answers.append((list(completion.token_ids), [bits(entry[token].logprob) for token, entry in entries]))
+    return answers
+
+
+Run = Callable[[], tuple[list[Answer], str]]
+
+
+def configurations(
+    base: dict[str, Any], prompts: list[str], params: list[SamplingParams], prompt_ids: list[list[int]]
+) -> Iterator[tuple[str, Run]]:
+    """Yield (name, run) for every way of running the same requests."""
+
+    def offline(passes: int = 1, **options: Any) -> Run:  # Any: keyword arguments of LLM
+        def run() -> tuple[list[Answer], str]:
+            with LLM(**base, **options) as llm:
+                for _ in range(passes):
+                    answers = generate(llm, prompts, params)
+                stats = llm.stats()
+            return answers, f"{stats.num_preemptions} preemptions, {stats.prefix_cache_hits} tokens from the cache"
+
+        return run
+
+    yield "batch of 16", offline(max_num_seqs=16)
+    for budget in (16, 64, 512):
+        yield f"token budget {budget}", offline(max_num_seqs=16, max_num_batched_tokens=budget)
+    yield "prefix cache off", offline(enable_prefix_caching=False)
+    yield "prefix cache warm (second pass)", offline(passes=2)
+    yield "pool of 40 blocks (preemption)", offline(num_gpu_blocks_override=40, max_num_seqs=16)
+    yield "one step ahead off", offline(async_scheduling=False)
+    yield "HTTP", lambda: (over_http(base, prompts, params), "")
+    yield "EngineClient", lambda: (over_client(base, prompt_ids, params), "")
+
+
+def over_client(base: dict[str, Any], prompt_ids: list[list[int]], params: list[SamplingParams]) -> list[Answer]:
+    """The requests through an attached client, all at once."""
+    config = EngineConfig(
+        model=ModelOptions(model=base["model"], max_model_len=base["max_model_len"]),
+        cache=CacheConfig(),
+        scheduler=SchedulerConfig(),
+    )
+    engine = EngineProcess(prepare_engine(config))
+    try:
+        with EngineClient(engine.address) as client:
+            streams = [client.generate(ids, p) for ids, p in zip(prompt_ids, params, strict=True)]
+            answers: list[Answer] = []
+            for stream in streams:
+                ids: list[int] = []
+                logprobs: list[bytes] = []
+                for delta in stream:
+                    ids.extend(delta.token_ids)
+                    logprobs.extend(bits(entry.logprob) for entry in delta.logprobs)
+                answers.append((ids, logprobs))
+            return answers
+    finally:
+        engine.stop()
+
+
+def over_http(base: dict[str, Any], prompts: list[str], params: list[SamplingParams]) -> list[Answer]:
+    """The requests through /v1/completions, from one thread each."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with serving(base) as url, ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(lambda pair: ask(url, *pair), zip(prompts, params, strict=True)))
+
+
+def ask(url: str, prompt: str, params: SamplingParams) -> Answer:
+    """One request over HTTP."""
+    body = {
+        "prompt": prompt,
+        "temperature": params.temperature,
+        "seed": params.seed,
+        "max_tokens": params.max_tokens,
+        "ignore_eos": True,
+        "logprobs": 1,
+        "return_token_ids": True,
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=600) as response:
+        choice = json.load(response)["choices"][0]
+    return choice["token_ids"], [bits(value) for value in choice["logprobs"]["token_logprobs"]]
+
+
+@contextmanager
+def serving(base: dict[str, Any]) -> Iterator[str]:
+    """A server of the model on a free port; yields its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "pagewire", "serve", base["model"], "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen([*command, "--max-model-len", str(base["max_model_len"]), "--log-level", "warning"])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=5):
+                    break
+            except OSError:
+                if process.poll() is not None:
+                    raise RuntimeError(f"the server ended with exit code {process.returncode}") from None
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
