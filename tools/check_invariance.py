@@ -21,6 +21,7 @@ from typing import Any
 
 from pagewire.frontend.client.sync_client import EngineClient
 from pagewire.frontend.offline.llm import LLM
+from pagewire.frontend.offline.outputs import RequestOutput
 from pagewire.frontend.supervisor.engine_process import EngineProcess, prepare_engine
 from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from pagewire.ipc.sampling_params import SamplingParams
@@ -40,11 +41,9 @@ def main() -> int:
     params = [make_params(index, args.tokens) for index in range(len(prompts))]
     base: dict[str, Any] = {"model": args.model, "max_model_len": 512}  # Any: keyword arguments of LLM
     with LLM(**base, enable_prefix_caching=False) as llm:
-        alone = [generate(llm, [prompt], [p])[0] for prompt, p in zip(prompts, params, strict=True)]
-        expected_ids = [
-            llm.generate(prompt, p, use_tqdm=False)[0].prompt_token_ids
-            for prompt, p in zip(prompts, params, strict=True)
-        ]
+        outputs = [llm.generate(prompt, p, use_tqdm=False)[0] for prompt, p in zip(prompts, params, strict=True)]
+    alone = [answer_of(output) for output in outputs]
+    expected_ids = [output.prompt_token_ids for output in outputs]
     failures = 0
     for name, run in configurations(base, prompts, params, expected_ids):
         started = time.perf_counter()
@@ -68,15 +67,12 @@ def bits(logprob: float) -> bytes:
     return struct.pack("<f", logprob)
 
 
-def generate(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> list[Answer]:
-    """Answers of one `generate` call."""
-    answers = []
-    for output in llm.generate(prompts, params, use_tqdm=False):
-        completion = output.outputs[0]
-        assert completion.logprobs is not None
-        entries = zip(completion.token_ids, completion.logprobs, strict=True)
-        answers.append((list(completion.token_ids), [bits(entry[token].logprob) for token, entry in entries]))
-    return answers
+def answer_of(output: RequestOutput) -> Answer:
+    """What must not change."""
+    completion = output.outputs[0]
+    assert completion.logprobs is not None
+    entries = zip(completion.token_ids, completion.logprobs, strict=True)
+    return list(completion.token_ids), [bits(entry[token].logprob) for token, entry in entries]
 
 
 Run = Callable[[], tuple[list[Answer], str]]
@@ -91,9 +87,11 @@ def configurations(
         def run() -> tuple[list[Answer], str]:
             with LLM(**base, **options) as llm:
                 for _ in range(passes):
-                    answers = generate(llm, prompts, params)
-                stats = llm.stats()
-            return answers, f"{stats.num_preemptions} preemptions, {stats.prefix_cache_hits} tokens from the cache"
+                    outputs = llm.generate(prompts, params, use_tqdm=False)
+            num_preemptions = sum(output.metrics.num_preemptions for output in outputs)
+            num_cached = sum(output.num_cached_tokens for output in outputs)
+            note = f"{num_preemptions} preemptions, {num_cached} prompt tokens from the cache"
+            return [answer_of(output) for output in outputs], note
 
         return run
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
 
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.frontend.offline.llm import LLM
@@ -61,18 +61,12 @@ def main() -> int:
     return 0 if num_equal == len(prompts) else 1
 
 
-def greedy(model: torch.nn.Module, prompt_ids: list[int], num_tokens: int) -> list[int]:
+def greedy(model: GenerationMixin, prompt_ids: list[int], num_tokens: int) -> list[int]:
     """Greedy ids of `transformers`, end tokens ignored."""
-    with torch.inference_mode():
-        ids = torch.tensor([prompt_ids])
-        cache = None
-        drawn: list[int] = []
-        for _ in range(num_tokens):
-            output = model(ids, past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            ids = output.logits[:, -1:].argmax(-1)
-            drawn.append(int(ids))
-    return drawn
+    prompt = torch.tensor([prompt_ids])
+    config = GenerationConfig(do_sample=False, max_new_tokens=num_tokens, eos_token_id=None, pad_token_id=0)
+    ids: torch.Tensor = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
+    return ids[0, len(prompt_ids) :].tolist()
 
 
 def logits_after(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
