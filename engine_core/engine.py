@@ -28,6 +28,7 @@ from .utilities import Utilities
 class _StepInFlight:
     step_id: int
     scheduled: list[ScheduledChild]
+    num_scheduled_tokens: int
 
 
 class Engine:
@@ -146,9 +147,7 @@ class Engine:
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
         step = self._step_builder.build(output, retired)
-        self._in_flight.append(_StepInFlight(step.step_id, output.scheduled))
-        self._num_steps += 1
-        self._num_scheduled_tokens = output.num_scheduled_tokens
+        self._in_flight.append(_StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens))
         return step
 
     def apply(self, result: StepResult, now: float) -> None:
@@ -163,7 +162,13 @@ class Engine:
             expected = self._in_flight[0].step_id if self._in_flight else "none"
             raise ProtocolError(f"the executor answered step {result.step_id}; the oldest one in flight is {expected}")
         self._void_readers_of_failed_rows(result)
-        self._processor.apply(self._in_flight.popleft().scheduled, result.rows, now)
+        # Whoever waits hears of every step: its figures are counted once each, and silence means a stopped core.
+        for client in self.live_clients():
+            self._outbox.step(client)
+        step = self._in_flight.popleft()
+        self._processor.apply(step.scheduled, result.rows, now)
+        self._num_steps += 1
+        self._num_scheduled_tokens = step.num_scheduled_tokens
         self._step_s = result.step_s
         self._has_news = True
 

@@ -158,6 +158,9 @@ class EngineCore:
                 case StepResult():
                     assert self._engine is not None
                     self._engine.apply(message, now)
+                    # The device gets its next step first; then every client hears of this one.
+                    self._dispatch(now)
+                    self._send_outputs(now)
                 case ExecutorReady():
                     self._start_serving(message, now)
                 case ExecutorFailed():

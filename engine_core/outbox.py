@@ -25,6 +25,10 @@ class Outbox:
     def __init__(self) -> None:
         self._news: dict[ClientId, _ClientNews] = {}
 
+    def step(self, client: ClientId) -> None:
+        """Tell that a step is done, whatever it brought for this client."""
+        self._of(client)
+
     def accept(self, request: Request) -> None:
         """Tell that the request was taken."""
         self._of(request.client).accepted.append(request.request_id)

@@ -22,7 +22,7 @@ ClientId = NewType("ClientId", bytes)  # the routing id that ZeroMQ gives a clie
 
 # Messages that may wait for a client. One is sent per step, so a client that is 1,000 steps behind does not read.
 CLIENT_HIGH_WATER_MARK = 1000
-MAX_MESSAGE_BYTES = 64 * 2**20  # bounds what one peer can make the other allocate
+MAX_MESSAGE_BYTES = 64 * 2**20  # bounds what a client can make the core allocate
 
 T = TypeVar("T")
 
@@ -90,6 +90,7 @@ class ClientRouter:
         # Without it a ROUTER drops what it can't deliver, and nobody learns of it.
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, CLIENT_HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         try:
             self.socket.bind(address)
         except zmq.ZMQError as exc:
@@ -140,7 +141,6 @@ class CoreConnection:
     def __init__(self, context: zmq.asyncio.Context, address: str) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self._socket.connect(address)
 
     async def send(self, message: Message) -> None:
@@ -163,5 +163,4 @@ class CoreConnection:
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     return socket

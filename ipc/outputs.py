@@ -99,8 +99,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     num_waiting: int = 0
     num_blocks: int = 0
     num_used_blocks: int = 0
-    num_steps: int = 0
-    num_scheduled_tokens: int = 0  # of this step
+    num_steps: int = 0  # counter: steps that came back
+    num_scheduled_tokens: int = 0  # of the last step that came back
     num_prompt_tokens: int = 0  # counter: prefilled, computed or cached
     num_generation_tokens: int = 0  # counter
     prefix_cache_queries: int = 0  # counter, tokens

@@ -11,6 +11,7 @@ from .requests import AddRequest, GenerateTask
 from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_BIAS, MAX_N, MIN_TEMPERATURE, Sampling
 
 MAX_TOKEN_IDS = 4096  # entries of each id list besides the prompt; bounds what one request makes the core hold
+MAX_PROMPT_LOGPROBS = 2**20  # entries over the whole prompt, about 14 bytes each on the wire
 MAX_SALT_CHARS = 128
 MAX_LABEL_CHARS = 512
 
@@ -44,6 +45,20 @@ def validate_request(request: AddRequest, limits: RequestLimits) -> None:
     )
     _check_int64("priority", [request.priority])
     _check_task(request.task, limits)
+    _check_prompt_logprobs(len(request.inputs.prompt_token_ids), request.task.sampling, limits)
+
+
+def _check_prompt_logprobs(num_prompt_tokens: int, sampling: Sampling, limits: RequestLimits) -> None:
+    count = sampling.num_prompt_logprobs
+    if count is None:
+        return
+    num_entries = num_prompt_tokens * (limits.vocab_size if count == -1 else count)
+    _require(
+        num_entries <= MAX_PROMPT_LOGPROBS,
+        "prompt_logprobs",
+        f"{count} for {num_prompt_tokens} prompt tokens",
+        f"so small that the prompt has at most {MAX_PROMPT_LOGPROBS} entries in all",
+    )
 
 
 def _check_prompt(prompt: list[int], limits: RequestLimits) -> None:

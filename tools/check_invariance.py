@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import struct
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pagewire.frontend.client.sync_client import EngineClient
@@ -26,6 +24,7 @@ from pagewire.frontend.supervisor.engine_process import EngineProcess, prepare_e
 from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from pagewire.ipc.sampling_params import SamplingParams
 from tools.prompts import PROMPTS
+from tools.serving import serving
 
 Answer = tuple[list[int], list[bytes]]  # token ids, and their logprobs as fp32 bits
 
@@ -132,10 +131,11 @@ def over_client(base: dict[str, Any], prompt_ids: list[list[int]], params: list[
 
 def over_http(base: dict[str, Any], prompts: list[str], params: list[SamplingParams]) -> list[Answer]:
     """The requests through /v1/completions, from one thread each."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with serving(base) as url, ThreadPoolExecutor(len(prompts)) as pool:
-        return list(pool.map(lambda pair: ask(url, *pair), zip(prompts, params, strict=True)))
+    with (
+        serving(base["model"], "--max-model-len", str(base["max_model_len"])) as server,
+        ThreadPoolExecutor(len(prompts)) as pool,
+    ):
+        return list(pool.map(lambda pair: ask(server.url, *pair), zip(prompts, params, strict=True)))
 
 
 def ask(url: str, prompt: str, params: SamplingParams) -> Answer:
@@ -155,30 +155,6 @@ def ask(url: str, prompt: str, params: SamplingParams) -> Answer:
     with urllib.request.urlopen(request, timeout=600) as response:
         choice = json.load(response)["choices"][0]
     return choice["token_ids"], [bits(value) for value in choice["logprobs"]["token_logprobs"]]
-
-
-@contextmanager
-def serving(base: dict[str, Any]) -> Iterator[str]:
-    """A server of the model on a free port; yields its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "pagewire", "serve", base["model"], "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen([*command, "--max-model-len", str(base["max_model_len"]), "--log-level", "warning"])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=5):
-                    break
-            except OSError:
-                if process.poll() is not None:
-                    raise RuntimeError(f"the server ended with exit code {process.returncode}") from None
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def main() -> int:
 def greedy(model: GenerationMixin, prompt_ids: list[int], num_tokens: int) -> list[int]:
     """Greedy ids of `transformers`, end tokens ignored."""
     prompt = torch.tensor([prompt_ids])
-    config = GenerationConfig(do_sample=False, max_new_tokens=num_tokens, eos_token_id=None, pad_token_id=0)
+    config = GenerationConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        do_sample=False, max_new_tokens=num_tokens, eos_token_id=None, pad_token_id=0
+    )
     ids: torch.Tensor = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
     return ids[0, len(prompt_ids) :].tolist()
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from pagewire.ipc.config import ServerConfig
-from pagewire.ipc.errors import EngineDead
+from pagewire.ipc.errors import Overloaded
 
 from ..client.engine_client import AsyncEngineClient
 from ..openai.serving import Serving
@@ -64,4 +64,6 @@ class HTTPService:
                 server.serve(self._app, listeners, shutdown_timeout_s=HANDLER_END_TIMEOUT_S)
             )
             yield
-            self._client.mark_dead(EngineDead("The server is shutting down."))
+            self._client.mark_dead(
+                Overloaded("The server is shutting down; send the request to another one, or again later.")
+            )

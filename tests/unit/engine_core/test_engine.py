@@ -156,3 +156,15 @@ def test_invariants_notice_a_lost_request():
     result = driver.engine.call_utility(ALICE, CallUtility(call_id=4, method="check_invariants"))
     assert result.error.kind == "EngineError"
     assert "lost" in result.error.message
+
+
+def test_every_step_is_told_to_every_client_that_waits():
+    driver = build_driver(budget=4)
+    driver.engine.add_request(ALICE, build_request(1, range(10)), 0.0)
+    driver.engine.take_outputs()
+    step = driver.engine.schedule(1.0)
+    driver.engine.apply(driver.executor.execute(step), 2.0)
+    news = driver.engine.take_outputs()[ALICE]
+    assert (news.starts, news.deltas, news.ends) == ([], [], []), "a chunk of a prompt brings no token"
+    assert news.stats.num_scheduled_tokens == 4
+    assert news.stats.num_steps == 1

@@ -161,3 +161,12 @@ def test_bad_words_must_leave_an_allowed_token_to_draw():
     validate_request(request(allowed_token_ids=[1, 2], bad_words_token_ids=[[1], [2, 3]]), LIMITS)
     with pytest.raises(InvalidRequest, match="drawable"):
         validate_request(request(allowed_token_ids=[1, 2], bad_words_token_ids=[[1], [2]]), LIMITS)
+
+
+def test_prompt_logprobs_of_the_whole_prompt_are_bounded_together():
+    limits = replace(LIMITS, max_model_len=2**20, vocab_size=1000, max_logprobs=-1)
+    validate_request(request([1] * 1000, num_prompt_logprobs=-1), limits)
+    validate_request(request([1] * 2000, num_prompt_logprobs=20), limits)
+    with pytest.raises(InvalidRequest, match="-1 for 2000 prompt tokens") as caught:
+        validate_request(request([1] * 2000, num_prompt_logprobs=-1), limits)
+    assert caught.value.param == "prompt_logprobs"
