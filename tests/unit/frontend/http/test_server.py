@@ -99,6 +99,7 @@ async def test_stop_string_ends_one_child_and_aborts_it_alone():
     async with running_server("one END" + "x" * 100, "y" * 40) as server:
         answer = await server.complete(n=2, temperature=1, stop="END", max_tokens=40)
         assert [choice["text"] for choice in answer["choices"]] == ["one ", "y" * 40]
+        await until(lambda: any(isinstance(message, AbortRequests) for message in server.core.received))
         assert [m.children for m in server.core.received if isinstance(m, AbortRequests)] == [[(1, 0)]]
 
 
