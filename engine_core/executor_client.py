@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import zmq
 
-from pagewire.ipc.channels import PairChannel, bind_executor
+from pagewire.ipc.channels import PairChannel, connect_executor
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.process import ChildProcess
@@ -48,7 +48,7 @@ class ExecutorGroup:
         world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
         for rank in range(world_size):
             address = runtime_dir.executor_address(epoch, rank)
-            self._channels.append(bind_executor(context, address))
+            self._channels.append(connect_executor(context, address))
             self._processes.append(
                 ChildProcess(
                     module,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from pagewire.ipc.channels import PairChannel, connect_core
+from pagewire.ipc.channels import PairChannel, bind_core
 from pagewire.ipc.errors import ConfigError, ExecutorDied, PagewireError, ProtocolError, StartError
 from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.process import die_with_parent, read_bootstrap
@@ -36,7 +36,7 @@ def main() -> int:
     setup_logging(bootstrap.name, bootstrap.log_level)
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    channel = connect_core(context, bootstrap.address)
+    channel = bind_core(context, bootstrap.address)
     # OpenMP's threads spin while they wait for each other, and where cores are shared (the frontend and the core run
     # beside this process) they spin on the core that the last one needs: 300 products of 128 rows took 4.1 s (median;
     # worst 10 s) on 2 busy cores, 0.9 s (worst 1.2 s) with sleeping threads. Read when torch loads OpenMP.

@@ -36,7 +36,11 @@ class GoneClient(PagewireError):
 
 
 class PairChannel(Generic[T]):
-    """One end of a core <-> executor conversation: a PAIR socket."""
+    """One end of a core <-> executor conversation: a PAIR socket.
+
+    The core's end connects. A bound PAIR without a peer blocks in `send`, so the core would hang on an executor that
+    died, or that never came up; a connecting one queues, and the death notice tells.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], codec: Codec[T]) -> None:
         self.socket = socket
@@ -63,17 +67,17 @@ class PairChannel(Generic[T]):
         self.socket.close()
 
 
-def bind_executor(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[FromExecutor]:
-    """Return the core's end of a conversation with one executor."""
+def connect_executor(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[FromExecutor]:
+    """Return the core's end of a conversation with one executor, which may not run yet."""
     socket = _socket(context, zmq.PAIR)
-    socket.bind(address)
+    socket.connect(address)
     return PairChannel(socket, from_executor)
 
 
-def connect_core(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[ToExecutor]:
+def bind_core(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[ToExecutor]:
     """Return an executor's end of its conversation with the core."""
     socket = _socket(context, zmq.PAIR)
-    socket.connect(address)
+    socket.bind(address)
     return PairChannel(socket, to_executor)
 
 
@@ -96,9 +100,9 @@ class ClientRouter:
         except zmq.ZMQError as exc:
             self.socket.close()
             raise MachineError(f"Can't listen on {address}: {exc.strerror}.") from exc
-        path = ipc_path(address)
-        if path is not None:
-            path.chmod(0o600)
+        self._path = ipc_path(address)
+        if self._path is not None:
+            self._path.chmod(0o600)
 
     def send(self, client: ClientId, message: Message) -> None:
         """Send to one client without waiting.
@@ -131,8 +135,10 @@ class ClientRouter:
             return client, exc
 
     def close(self) -> None:
-        """Close the socket and remove its file."""
+        """Close the socket and remove its file, which ZeroMQ leaves behind."""
         self.socket.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 class CoreConnection:

@@ -33,7 +33,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the process's tag in the logs.
-        address: the socket it serves (core) or connects to (executor).
+        address: the socket it serves.
         parent_pid: who started it; the child ends with it.
         runtime_dir: the engine's directory of sockets.
         started_by_main_thread: the kernel's parent-death signal fires when the starting *thread* ends, so it is

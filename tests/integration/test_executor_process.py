@@ -8,7 +8,7 @@ import sys
 import pytest
 import zmq
 
-from pagewire.ipc.channels import bind_executor
+from pagewire.ipc.channels import connect_executor
 from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.process import ChildProcess
@@ -35,7 +35,7 @@ class Executor:
         self.runtime_dir = RuntimeDir()
         self.context = zmq.Context()
         address = self.runtime_dir.executor_address(1, 0)
-        self.channel = bind_executor(self.context, address)
+        self.channel = connect_executor(self.context, address)
         self.channel.socket.setsockopt(zmq.RCVTIMEO, int(DEADLINE_S * 1000))
         self.process = ChildProcess(
             "pagewire.gpu_executor",
