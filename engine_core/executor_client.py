@@ -86,6 +86,13 @@ class ExecutorGroup:
                 if getattr(message, "executor_epoch", self.epoch) == self.epoch:
                     yield message
 
+    def wait_for_message(self, timeout_s: float) -> None:
+        """Return when an executor has sent something, at the latest after `timeout_s`."""
+        poller = zmq.Poller()
+        for channel in self._channels:
+            poller.register(channel.socket, zmq.POLLIN)
+        poller.poll(int(timeout_s * 1000))
+
     def find_death(self) -> str | None:
         """Return what ended a process ("executor 0 was killed by SIGKILL"), None while all run."""
         for process in self._processes:

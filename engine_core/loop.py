@@ -31,7 +31,7 @@ from pagewire.ipc.errors import (
 from pagewire.ipc.outputs import EngineInfo, Ready, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
-from pagewire.ipc.steps import ExecutorFailed, ExecutorReady, StepResult
+from pagewire.ipc.steps import ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 from pagewire.ipc.validation import RequestLimits
 
 from .client_registry import PING_INTERVAL_S, ClientRegistry
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 # Client messages handled between two looks at the executors: a flood of requests must not idle the device.
 MAX_MESSAGES_PER_TURN = 256
 GOODBYE_LINGER_MS = 500
+LAST_WORDS_S = 0.5  # an executor that fails says why before it ends; its message may arrive after its death notice
 
 
 class EngineCore:
@@ -144,29 +145,36 @@ class EngineCore:
         return self._engine.call_utility(client, call)
 
     def _watch_executors(self, now: float) -> None:
-        try:
-            self._drain_executors(now)
-        except ProtocolError as exc:
-            self._failure = exc
+        self._drain_executors(now)
         death = self._executors.find_death()
-        if death is not None and self._failure is None:
+        if death is None or self._failure is not None:
+            return
+        self._executors.wait_for_message(LAST_WORDS_S)
+        self._drain_executors(now)
+        if self._failure is None:
             self._failure = ExecutorDied(f"{death}; the engine can't go on")
 
     def _drain_executors(self, now: float) -> None:
-        for message in self._executors.drain():
-            match message:
-                case StepResult():
-                    assert self._engine is not None
-                    self._engine.apply(message, now)
-                    # The device gets its next step first; then every client hears of this one.
-                    self._dispatch(now)
-                    self._send_outputs(now)
-                case ExecutorReady():
-                    self._start_serving(message, now)
-                case ExecutorFailed():
-                    self._failure = PagewireError.from_info(message.error)
-                case UtilityResult():
-                    logger.warning("an executor answered a call that nobody made: %s", message.call_id)
+        try:
+            for message in self._executors.drain():
+                self._take(message, now)
+        except ProtocolError as exc:
+            self._failure = exc
+
+    def _take(self, message: FromExecutor, now: float) -> None:
+        match message:
+            case StepResult():
+                assert self._engine is not None
+                self._engine.apply(message, now)
+                # The device gets its next step first; then every client hears of this one.
+                self._dispatch(now)
+                self._send_outputs(now)
+            case ExecutorReady():
+                self._start_serving(message, now)
+            case ExecutorFailed():
+                self._failure = PagewireError.from_info(message.error)
+            case UtilityResult():
+                logger.warning("an executor answered a call that nobody made: %s", message.call_id)
 
     def _start_serving(self, executor: ExecutorReady, now: float) -> None:
         config, model = self._config, self._model

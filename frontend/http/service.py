@@ -63,7 +63,9 @@ class HTTPService:
             await stack.enter_async_context(
                 server.serve(self._app, listeners, shutdown_timeout_s=HANDLER_END_TIMEOUT_S)
             )
-            yield
-            self._client.mark_dead(
-                Overloaded("The server is shutting down; send the request to another one, or again later.")
-            )
+            try:
+                yield
+            finally:  # a signal comes as an exception
+                self._client.mark_dead(
+                    Overloaded("The server is shutting down; send the request to another one, or again later.")
+                )
