@@ -1,0 +1,76 @@
+"""`FakeExecutor` as a process that the core starts in place of the real one.
+
+Certain first tokens of a prompt make it misbehave, so that tests can choose the moment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import zmq
+
+from pagewire.ipc.channels import bind_core
+from pagewire.ipc.errors import ExecutorDied, MachineError
+from pagewire.ipc.process import die_with_parent, read_bootstrap
+from pagewire.ipc.steps import ExecuteStep, ExecutorFailed, ExecutorReady, LoadModel, Shutdown, StepResult
+from tests.support.fake_executor import FakeExecutor
+
+NUM_BLOCKS = 64
+VOCAB_SIZE = 100
+
+EXITS = 91  # a prompt that begins with it ends the process
+FAILS = 92  # ... makes it report a failed step
+CONFUSED = 93  # ... makes it answer another step than the one asked for
+NO_MEMORY = 13  # --seed 13: it can't start
+
+
+def main() -> int:
+    bootstrap = read_bootstrap()
+    die_with_parent(bootstrap)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    channel = bind_core(context, bootstrap.address)
+    executor: FakeExecutor | None = None
+    epoch = 0
+    while True:
+        match channel.recv():
+            case LoadModel() as load:
+                epoch = load.executor_epoch
+                if load.config.model.seed == NO_MEMORY:
+                    error = MachineError("There is no memory left at all.").to_info()
+                    channel.send(ExecutorFailed(executor_epoch=epoch, error=error))
+                    channel.socket.close(linger=1000)
+                    context.term()
+                    return 1
+                executor = FakeExecutor(
+                    num_blocks=NUM_BLOCKS, block_size=load.config.cache.block_size, vocab_size=VOCAB_SIZE
+                )
+                channel.send(
+                    ExecutorReady(
+                        executor_epoch=epoch,
+                        num_blocks=NUM_BLOCKS,
+                        device="cpu",
+                        dtype="float32",
+                        kv_cache_dtype="float32",
+                    )
+                )
+            case ExecuteStep() as step:
+                assert executor is not None
+                orders = {row.token_ids[0] for row in step.new_rows}
+                if EXITS in orders:
+                    os._exit(3)
+                if FAILS in orders:
+                    error = ExecutorDied("the step went wrong").to_info()
+                    channel.send(ExecutorFailed(executor_epoch=epoch, error=error))
+                elif CONFUSED in orders:
+                    channel.send(StepResult(executor_epoch=epoch, step_id=step.step_id + 7))
+                else:
+                    channel.send(executor.execute(step))
+            case Shutdown():
+                channel.close()
+                context.term()
+                return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Clients are greeted by version, pinged while they wait, and given up when they can't be reached."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from pagewire.engine_core.client_registry import PING_INTERVAL_S, ClientRegistry
+from pagewire.ipc.channels import ClientId, ClientRouter, GoneClient, SlowClient
+from pagewire.ipc.codec import PROTOCOL_VERSION
+from pagewire.ipc.errors import EngineDead
+from pagewire.ipc.outputs import Goodbye, StepOutputs
+from pagewire.ipc.requests import Hello, Message, Ping
+
+ALICE, BOB = ClientId(b"alice"), ClientId(b"bob")
+HELLO = Hello(protocol_version=PROTOCOL_VERSION)
+
+
+class RecordingRouter:
+    """Takes what is sent; a client in `failing` can't be reached."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[ClientId, Message]] = []
+        self.failing: dict[ClientId, Exception] = {}
+
+    def send(self, client: ClientId, message: Message) -> None:
+        if client in self.failing:
+            raise self.failing[client]
+        self.sent.append((client, message))
+
+
+@pytest.fixture
+def router() -> RecordingRouter:
+    return RecordingRouter()
+
+
+@pytest.fixture
+def clients(router: RecordingRouter) -> ClientRegistry:
+    return ClientRegistry(cast("ClientRouter", router))
+
+
+def test_fitting_version_is_taken_in(clients: ClientRegistry):
+    assert ALICE not in clients
+    assert clients.greet(ALICE, HELLO, now=0.0)
+    assert ALICE in clients
+
+
+def test_other_version_is_sent_away_with_both_versions(clients: ClientRegistry, router: RecordingRouter):
+    assert not clients.greet(ALICE, Hello(protocol_version=PROTOCOL_VERSION + 5), now=0.0)
+    assert ALICE not in clients
+    ((_, goodbye),) = router.sent
+    assert isinstance(goodbye, Goodbye)
+    assert str(PROTOCOL_VERSION) in goodbye.error.message
+    assert str(PROTOCOL_VERSION + 5) in goodbye.error.message
+
+
+def test_silent_interval_is_filled_by_a_ping(clients: ClientRegistry, router: RecordingRouter):
+    clients.greet(ALICE, HELLO, now=0.0)
+    clients.greet(BOB, HELLO, now=0.0)
+    clients.send(ALICE, StepOutputs(), now=PING_INTERVAL_S)
+    clients.ping({ALICE, BOB}, now=PING_INTERVAL_S)
+    assert router.sent == [(ALICE, StepOutputs()), (BOB, Ping())]
+    clients.ping({ALICE, BOB}, now=PING_INTERVAL_S)
+    assert len(router.sent) == 2, "a ping counts as said"
+
+
+@pytest.mark.parametrize("error", [GoneClient("left"), SlowClient("full")])
+def test_client_that_cannot_be_reached_is_lost_once(clients: ClientRegistry, router: RecordingRouter, error: Exception):
+    clients.greet(ALICE, HELLO, now=0.0)
+    router.failing[ALICE] = error
+    clients.send(ALICE, StepOutputs(), now=1.0)
+    clients.send(ALICE, StepOutputs(), now=1.0)
+    assert clients.take_lost() == [ALICE]
+    assert clients.take_lost() == []
+    assert ALICE not in clients
+
+
+def test_goodbye_goes_to_all_and_survives_those_who_left(clients: ClientRegistry, router: RecordingRouter):
+    clients.greet(ALICE, HELLO, now=0.0)
+    clients.greet(BOB, HELLO, now=0.0)
+    router.failing[ALICE] = GoneClient("left")
+    error = EngineDead("over").to_info()
+    clients.dismiss_all(error)
+    assert router.sent == [(BOB, Goodbye(error=error))]
+    assert BOB not in clients

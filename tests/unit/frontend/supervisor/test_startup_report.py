@@ -1,0 +1,38 @@
+"""The startup table names every phase and what the memory holds."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from pagewire.frontend.supervisor.startup_report import StartupReport, describe_engine
+from tests.support.fake_core import engine_info
+
+
+def test_table_has_own_and_engine_phases_and_the_total():
+    report = StartupReport()
+    with report.phase("find the model"):
+        pass
+    lines = report.lines(engine_info(startup=(("weights", 1.25),), memory="the budget"))
+    assert any("find the model" in line and line.endswith(" s") for line in lines)
+    assert any("engine: weights" in line and "1.25 s" in line for line in lines)
+    assert any("ready after" in line for line in lines)
+    assert "the budget" in lines
+
+
+def test_failing_phase_is_timed_too():
+    report = StartupReport()
+    with pytest.raises(KeyError), report.phase("broken"):
+        raise KeyError
+    assert any("broken" in line for line in report.lines(engine_info()))
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", "# GPU blocks: 0, # CPU blocks: 30"), ("cuda:0", "# GPU blocks: 30, # CPU blocks: 0")],
+)
+def test_blocks_are_counted_where_they_lie(device: str, expected: str):
+    info = replace(engine_info(), device=device, num_blocks=30, block_size=16, max_model_len=100)
+    lines = describe_engine(info)
+    assert expected in lines
+    assert any("480 tokens" in line and "4.8 requests" in line for line in lines)
