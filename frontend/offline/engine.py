@@ -21,7 +21,6 @@ class OfflineEngine:
 
     def __init__(self, config: EngineConfig) -> None:
         """Start a core with a config of `prepare_engine`."""
-        # On the caller's thread: if that is the main one, the kernel ends the core with this process.
         self._process = EngineProcess(config)
         self._thread = LoopThread("llm")
         self._running: RunningEngine | None = None
