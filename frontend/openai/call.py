@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -77,15 +78,21 @@ class Call:
         Raises:
             PagewireError: why one of them failed.
         """
-        # One after the other is no slower: all run at once in the engine, and what comes meanwhile waits merged.
-        collected: list[list[Answer]] = []
-        for prompt_index, generation in enumerate(self.generations):
-            answers = [Answer() for _ in range(self.n)]
-            async for chunk in generation:
-                self.count(prompt_index, chunk)
-                answers[chunk.index].add(chunk)
-            collected.append(answers)
-        return collected
+        tasks = [asyncio.create_task(self._collect_one(index)) for index in range(len(self.generations))]
+        try:
+            # Side by side: a stop string ends its generation in the engine only once somebody reads it.
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _collect_one(self, prompt_index: int) -> list[Answer]:
+        answers = [Answer() for _ in range(self.n)]
+        async for chunk in self.generations[prompt_index]:
+            self.count(prompt_index, chunk)
+            answers[chunk.index].add(chunk)
+        return answers
 
     def usage(self) -> Usage:
         """Return what the call cost so far: each prompt once, every child's output."""
