@@ -78,13 +78,13 @@ def _from_gguf(file: GGUFFile) -> GenerationDefaults:
 def _check_ranges(path: Path, defaults: GenerationDefaults) -> None:
     """Refuse at start what would otherwise fail every request that relies on it."""
     limits: dict[str, tuple[float | None, bool, str]] = {
-        "temperature": (defaults.temperature, (defaults.temperature or 0) >= 0, "at least 0"),
+        "temperature": (defaults.temperature, 0 <= (defaults.temperature or 0) <= 2, "from 0 to 2"),
         "top_p": (defaults.top_p, defaults.top_p is None or 0 < defaults.top_p <= 1, "above 0 and at most 1"),
         "min_p": (defaults.min_p, 0 <= (defaults.min_p or 0) <= 1, "from 0 to 1"),
         "repetition_penalty": (
             defaults.repetition_penalty,
-            defaults.repetition_penalty is None or defaults.repetition_penalty > 0,
-            "above 0",
+            defaults.repetition_penalty is None or 1e-4 <= defaults.repetition_penalty <= 1e4,
+            "from 0.0001 to 10000",
         ),
     }
     for name, (value, is_valid, range_text) in limits.items():
