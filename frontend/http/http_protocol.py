@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -25,9 +28,22 @@ class HeaderTooLarge(RequestError):
 
 
 class HTTPProtocol(web.RequestHandler):
-    """Handles one connection."""
+    """Handles one connection.
 
-    __slots__ = ()
+    Args:
+        write_timeout_s: a TCP client that takes nothing of what was written for so long is cut off.
+    """
+
+    __slots__ = ("_write_timeout_s",)
+
+    def __init__(self, manager: web.Server, *, write_timeout_s: float, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._write_timeout_s = write_timeout_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        _limit_unacknowledged_time(transport, self._write_timeout_s)
 
     def handle_error(
         self,
@@ -56,3 +72,14 @@ class HTTPProtocol(web.RequestHandler):
         response = error_response(error)
         response.force_close()
         return response
+
+
+def _limit_unacknowledged_time(transport: asyncio.BaseTransport, limit_s: float) -> None:
+    """Have the kernel cut a TCP peer that takes nothing for `limit_s`, vanished or asleep.
+
+    Nothing else would end the handler of a whole answer that doesn't fit the socket's buffer. Of a short stream it all
+    fits: no write ever blocks, and its peer may still be gone.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))

@@ -75,7 +75,7 @@ async def serve(
     await runner.setup()
     try:
         for listener in listeners:
-            await _Site(runner, listener).start()
+            await _Site(runner, listener, write_timeout_s=app[SERVING].times.write_timeout_s).start()
         yield
     finally:
         await runner.cleanup()
@@ -84,9 +84,10 @@ async def serve(
 class _Site(web.BaseSite):
     """A listening socket of either kind; aiohttp's own class takes TCP sockets alone under uvloop."""
 
-    def __init__(self, runner: web.AppRunner, listener: socket.socket) -> None:
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, *, write_timeout_s: float) -> None:
         super().__init__(runner)
         self._listener = listener
+        self._write_timeout_s = write_timeout_s
 
     @property
     def name(self) -> str:
@@ -105,7 +106,8 @@ class _Site(web.BaseSite):
         assert server is not None
         return HTTPProtocol(
             server,
+            write_timeout_s=self._write_timeout_s,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=_KEEP_ALIVE_S,
-            access_log=None,  # type: ignore[arg-type]  # None is documented as "no access log"
+            access_log=None,
         )

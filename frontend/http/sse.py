@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Mapping
 
 import msgspec
@@ -55,7 +54,6 @@ class EventStream:
         self._keep_alive: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> EventStream:
-        _limit_unacknowledged_time(self._request.transport, self._times.write_timeout_s)
         await self.response.prepare(self._request)
         self._arm_timer()
         return self
@@ -115,13 +113,3 @@ class EventStream:
 def event(json_body: bytes) -> bytes:
     """Return a JSON text as one event."""
     return b"data: " + json_body + b"\n\n"
-
-
-def _limit_unacknowledged_time(transport: asyncio.Transport | None, limit_s: float) -> None:
-    """Have the kernel cut a TCP peer that acknowledges nothing for `limit_s`.
-
-    A peer that vanished without a word takes no data, and short streams fit the socket's buffer: no write ever blocks.
-    """
-    sock = None if transport is None else transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))

@@ -34,9 +34,16 @@ async def test_unknown_path_and_method_are_errors_in_openais_shape():
 # ---- clients that leave
 
 
-async def open_request(server, path: str, body: dict) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_request(
+    server, path: str, body: dict, *, receive_buffer: int | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Send a request over a bare socket."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+    sock = socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+    reader, writer = await asyncio.open_connection(sock=sock)
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     writer.write(head.encode() + data)
@@ -130,6 +137,23 @@ async def test_client_that_stops_reading_is_cut_off_and_never_told_done():
         with contextlib.suppress(ConnectionError):
             received = await reader.read()
         assert b"[DONE]" not in received
+        assert (await server.complete(max_tokens=2))["choices"][0]["text"] == "aa"
+
+
+async def test_client_that_never_reads_its_whole_answer_is_cut_off():
+    times = StreamTimes(write_timeout_s=0.2)
+    async with running_server("a" * 3000, times=times, info={"max_model_len": 4000}) as server:
+        body = {"prompt": "p", "max_tokens": 3000, "logprobs": 20}
+        tasks_before = len(asyncio.all_tasks())
+        reader, writer = await open_request(server, "/v1/completions", body, receive_buffer=4096)
+        writer.transport.pause_reading()
+        await until(lambda: bool(server.core.running))
+        await aborted(server.core)
+        async with asyncio.timeout(20):
+            await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        writer.transport.resume_reading()
+        with pytest.raises(ConnectionError):
+            await reader.read()
         assert (await server.complete(max_tokens=2))["choices"][0]["text"] == "aa"
 
 
