@@ -8,12 +8,9 @@ import pytest
 
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
-from tests.support.builders import build_driver
-from tests.support.runner import BLOCK_SIZE, make_runner
-from tests.support.tiny_model import tiny_checkpoint
+from tests.support.model_driver import answers, build_model_driver
 
 HEAD = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-MAX_MODEL_LEN = 44
 
 
 def build_requests():
@@ -33,22 +30,6 @@ def build_requests():
         )
         for request_id, (prompt, sampling, n) in prompts.items()
     ]
-
-
-def build_model_driver(num_blocks=64, **options):
-    driver = build_driver(
-        num_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=MAX_MODEL_LEN, vocab_size=128, **options
-    )
-    # Its whole pool is NaN: whatever reads a slot that was not written for it shows.
-    driver.executor = make_runner(tiny_checkpoint(), num_blocks=num_blocks)
-    driver.check_answers = lambda transcript: None
-    return driver
-
-
-def answers(transcript):
-    assert transcript.end.error is None
-    prompt_logprobs = transcript.start.prompt_logprobs
-    return [(child.token_ids, child.logprobs, prompt_logprobs) for child in transcript.children]
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from pagewire.checkpoint.loading import load_model_config
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, ScheduledRow
 from tests.support.runner import BLOCK_SIZE, Row, RunnerDriver, make_runner
@@ -218,3 +221,38 @@ def test_unused_blocks_are_never_written(driver):
     for layer in driver.runner.kv_cache.layers:
         written = {block for block in range(layer.key.shape[0]) if not layer.key[block].isnan().all()}
         assert written == used
+
+
+def run_alone(checkpoint, prompt, sampling, chunk=1000):
+    row = Row(row_id=1, prompt=prompt, sampling=sampling, block_table=[9, 4, 7, 2])
+    RunnerDriver(make_runner(checkpoint)).run([row], num_tokens=NUM_TOKENS, chunk=chunk)
+    return row.report
+
+
+def test_rows_of_the_embedding_beyond_the_tokenizer_are_never_drawn(tmp_path):
+    plain = tiny_checkpoint()
+    tokenizer_size = load_model_config(plain).tokenizer_size
+    padded = shutil.copytree(plain, tmp_path / "padded")
+    tensors = load_file(padded / "model.safetensors")
+    assert tensors["lm_head.weight"].shape[0] > tokenizer_size
+    tensors["lm_head.weight"][tokenizer_size:] *= 1000  # of either sign: some are by far the highest of every row
+    save_file(tensors, padded / "model.safetensors")
+    for sampling in (GREEDY, SEEDED):
+        assert run_alone(padded, PROMPTS[0], sampling) == run_alone(plain, PROMPTS[0], sampling)
+
+
+@pytest.mark.parametrize("chunk", [1000, 1, 2])
+def test_penalties_see_prompt_or_output_from_the_first_token_on(chunk):
+    checkpoint = tiny_checkpoint(tie_word_embeddings=True)  # likes to say the same again
+    repeated = run_alone(checkpoint, [77, 77, 77], GREEDY)[0][0]
+    prompt = [77, 77, 77, repeated]
+
+    def drawn(**penalties):
+        return run_alone(checkpoint, prompt, Sampling(temperature=0.0, **penalties), chunk)[0]
+
+    plain = drawn()
+    assert plain[0] == repeated
+    assert repeated not in drawn(repetition_penalty=1e4), "the prompt counts"
+    for penalty in ({"presence_penalty": 2.0}, {"frequency_penalty": 2.0}):
+        assert drawn(**penalty)[0] == repeated, "the prompt does not count"
+        assert drawn(**penalty) != plain, "the output does"

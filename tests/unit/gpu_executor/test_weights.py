@@ -14,6 +14,8 @@ from pagewire.gpu_executor.kernels.ops import select_ops
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.sampling_params import Sampling
+from tests.support.runner import Row, RunnerDriver, make_runner
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
 Tensors = dict[str, torch.Tensor]
@@ -71,6 +73,23 @@ def test_what_the_configuration_says_already_may_be_stored_too(tmp_path: Path) -
 def test_untied_checkpoint_needs_its_output_layer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"lacks lm_head\.weight"):
         load(changed(tmp_path, lambda tensors: tensors.pop("lm_head.weight")))
+
+
+def test_values_come_from_the_shards_that_the_index_names(tmp_path: Path) -> None:
+    source = tiny_checkpoint("llama", num_shards=2)
+    directory = shutil.copytree(source, tmp_path / "model")
+    shards = sorted(directory.glob("model-*.safetensors"))
+    whole = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
+    stale = {name: torch.full_like(tensor, 9.0) for name, tensor in whole.items()}
+    for shard in shards:  # each tensor also lies in the shard that the index doesn't name for it
+        save_file(stale | load_file(shard), shard)
+    save_file(stale, directory / "consolidated.safetensors")
+    reports = []
+    for path in (source, directory):
+        row = Row(1, [5, 6, 7], Sampling(temperature=0.0, num_logprobs=5), [0, 1])
+        RunnerDriver(make_runner(path)).run([row], num_tokens=4)
+        reports.append(row.report)
+    assert reports[0] == reports[1]
 
 
 def test_gguf_tensor_that_the_configuration_has_no_place_for_is_named() -> None:

@@ -70,6 +70,7 @@ async def test_prompt_id_outside_the_vocabulary_is_a_400(token_id):
         status, answer = await server.post("/v1/completions", prompt=[1, token_id])
         assert status == 400
         assert "prompt" in answer["error"]["message"]
+        assert (await server.complete(prompt=[258], max_tokens=1))["choices"][0]["text"] == "x"
 
 
 async def test_too_many_prompts_are_refused_before_any_runs():
@@ -329,3 +330,12 @@ async def test_prompt_too_long_by_far_is_refused_before_it_is_tokenized(prompt, 
         status, answer = await server.post("/v1/completions", prompt=prompt)
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         assert not any(isinstance(m, AddRequest) for m in server.core.received)
+
+
+async def test_bad_words_that_ban_every_allowed_token_are_a_400():
+    async with running_server("x") as server:
+        body = {"prompt": "p", "allowed_token_ids": ids_of("a")}
+        for bad_words in (["a"], [" a"], ["b", "a"]):
+            status, answer = await server.post("/v1/completions", **body, bad_words=bad_words)
+            assert (status, answer["error"]["param"]) == (400, "allowed_token_ids")
+        assert (await server.post("/v1/completions", **body, bad_words=["ab"]))[0] == 200  # a sequence bans no token

@@ -1,12 +1,16 @@
-"""How failures reach a client before and within a stream."""
+"""A stream brings what the whole answer brings; failures reach its client before and within it."""
 
 from __future__ import annotations
+
+import pytest
 
 from pagewire.ipc.errors import ExecutorDied
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
 from pagewire.ipc.requests import AddRequest
 from tests.support.fake_core import until
-from tests.support.http_server import parse_events, running_server
+from tests.support.http_server import joined_text, parse_events, running_server
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 async def test_engine_error_before_acceptance_has_its_own_status():
@@ -35,3 +39,43 @@ async def test_failure_in_a_stream_is_an_event_before_done():
             }
         }
         assert await server.metric("vllm:request_success_total", finished_reason="error") == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("ď 🙂 서울 北京".encode(), "ď 🙂 서울 北京"),
+        (b"ab\xc4", "ab" + REPLACEMENT),
+        (b"ab\xf0\x9f\x99", "ab" + REPLACEMENT),
+        (REPLACEMENT.encode(), REPLACEMENT),
+        (b"\xff\xc4A\x80\xe4\xbd", REPLACEMENT * 2 + "A" + REPLACEMENT * 2),
+    ],
+    ids=["characters of several tokens", "half a character", "most of one", "a real replacement", "no UTF-8 at all"],
+)
+@pytest.mark.parametrize("end", ["end token", "length", "stop string"])
+async def test_stream_and_whole_answer_have_the_same_text_and_count_however_they_end(output, text, end):
+    options = {"max_tokens": len(output)} if end == "length" else {"max_tokens": 50}
+    num_tokens = len(output) if end == "length" else len(output) + 1
+    script = list(output)
+    if end == "stop string":
+        script += b"!?"
+        options["stop"] = "!"
+    async with running_server(script) as server:
+        whole = await server.complete(**options)
+        chunks = await server.stream_completion(**options, stream_options={"include_usage": True})
+        assert joined_text(chunks) == whole["choices"][0]["text"] == text
+        assert server.serving.tokenizer.decode(list(output)) == text
+        if REPLACEMENT not in text:
+            assert all(REPLACEMENT not in choice["text"] for chunk in chunks for choice in chunk["choices"])
+        reason = "length" if end == "length" else "stop"
+        assert whole["choices"][0]["finish_reason"] == chunks[-2]["choices"][0]["finish_reason"] == reason
+        assert whole["usage"]["completion_tokens"] == chunks[-1]["usage"]["completion_tokens"] == num_tokens
+
+
+async def test_answer_that_is_no_utf8_leaves_its_neighbours_and_the_server_alone():
+    async with running_server([0xFF, 0xC4, 0xFF, 0xF0], "plain") as server:
+        body = {"n": 2, "temperature": 1, "logprobs": 2}
+        chunks = await server.stream_completion(**body)
+        assert [joined_text(chunks, index) for index in range(2)] == [REPLACEMENT * 4, "plain"]
+        choices = (await server.complete(**body))["choices"]
+        assert [choice["text"] for choice in choices] == [REPLACEMENT * 4, "plain"]

@@ -82,6 +82,22 @@ def test_no_replacement_character_appears_within_valid_text(
         assert "".join(deltas) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece", "sentencepiece_bare"])
+def test_long_text_of_split_characters_is_whole_in_every_cut(
+    kind: str, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    tokenizer = tokenizers_by_kind[kind]
+    text = "서울은 대한민국의 수도이며, 한강을 끼고 있다. 東京は日本の首都です。北京是首都 👨\u200d👩\u200d👧. " * 4
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert len(ids) > len(text)  # most characters are of several tokens
+    rng = random.Random(kind)
+    for _ in range(50):
+        detokenizer = Detokenizer(tokenizer)
+        deltas = [detokenizer.push(run) for run in cuts(rng, ids)]
+        assert detokenizer.finish() == ""
+        assert "".join(deltas) == text == tokenizer.decode(ids)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_prompt_the_output_is_what_it_adds_to_the_prompt(
     kind: str, tokenizers_by_kind: dict[str, Tokenizer]

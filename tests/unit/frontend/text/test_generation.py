@@ -7,7 +7,8 @@ import contextlib
 import gc
 
 import pytest
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
 from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.text.generation import Generation, TextGenerator
@@ -144,6 +145,19 @@ async def test_bad_words_are_banned_with_and_without_a_space(tokenizer):
     assert spelled == ["dog", " dog", "lazy", " lazy"]
     counts = [len(token_ids) for token_ids in task.sampling.bad_words_token_ids]
     assert counts[1] != counts[0] or counts[3] != counts[2]  # whatever their id counts
+
+
+async def test_bad_word_of_one_token_after_a_space_and_of_several_without_is_banned_in_both_forms():
+    merges = [("Ġ", "w"), ("Ġw", "o"), ("Ġwo", "r"), ("Ġwor", "d"), ("o", "r")]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: index for index, piece in enumerate([*alphabet, *(first + last for first, last in merges)])}
+    backend = Backend(models.BPE(vocab=vocab, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(backend, TokenizerFacts())
+    async with generating(tokenizer, "x") as (_, generator):
+        task = generator.prepare([5], SamplingParams(bad_words=["word"])).add_request.task
+    assert task.sampling.bad_words_token_ids == [[vocab["w"], vocab["or"], vocab["d"]], [vocab["Ġword"]]]
 
 
 async def test_logprobs_of_prompt_and_output_are_handed_on(tokenizer):

@@ -10,7 +10,7 @@ import torch
 
 from pagewire.gpu_executor.sampling.logits_processors import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Draw, RowSampling, Sampler
-from pagewire.ipc.sampling_params import Sampling
+from pagewire.ipc.sampling_params import Sampling, SamplingParams, resolve_sampling
 
 VOCAB_SIZE = 307
 
@@ -75,9 +75,36 @@ def test_tiny_temperature_overflows_nothing(temperature):
     assert (drawn.error, drawn.token_ids) == (None, [int(rows.argmax())])
 
 
-def test_top_k_one_is_the_most_likely_token():
-    rows = logits(1)
-    assert sample(rows, [draw(temperature=2.0, top_k=1)])[0].token_ids == [int(rows.argmax())]
+NARROWEST = [{"top_p": 1e-4}, {"top_k": 1}, {"min_p": 1.0}]
+OFF = [{"top_p": 1.0}, {"top_k": 0}, {"top_k": -1}, {"top_k": VOCAB_SIZE + 5}, {"min_p": 0.0}]
+
+
+def draw_as_asked(**params):
+    sampling = resolve_sampling(SamplingParams(**params), seed=11, eos_token_ids=[])
+    return Draw(RowSampling.prepare(sampling, 0, VOCAB_SIZE), TokenHistory(np.array([1, 2], dtype=np.int32), 2))
+
+
+@pytest.mark.parametrize("filters", NARROWEST)
+def test_narrowest_filter_leaves_the_most_likely_token(filters):
+    rows = logits(5)
+    drawn = sample(rows, [draw_as_asked(temperature=2.0, **filters)] * 5)
+    assert [row.token_ids for row in drawn] == rows.argmax(-1, keepdim=True).tolist()
+
+
+@pytest.mark.parametrize("filters", OFF)
+def test_value_that_turns_a_filter_off_changes_no_draw(filters):
+    rows = logits(5)
+    assert sample(rows, [draw_as_asked(**filters)] * 5) == sample(rows, [draw_as_asked()] * 5)
+
+
+def test_tiny_temperatures_draw_the_greedy_ids_with_any_filter_in_any_order():
+    params = [{"temperature": t, **filters} for t in (1e-4, 1e-10, 1e-38, 0.0) for filters in (*NARROWEST, *OFF)]
+    rows = logits(len(params)) * 10
+    greedy = rows.argmax(-1, keepdim=True).tolist()
+    for seed in range(3):
+        order = torch.randperm(len(params), generator=torch.Generator().manual_seed(seed)).tolist()
+        drawn = sample(rows[order], [draw_as_asked(**params[i]) for i in order])
+        assert [row.token_ids for row in drawn] == [greedy[i] for i in order]
 
 
 def test_children_of_one_row_draw_what_each_draws_alone():

@@ -101,3 +101,17 @@ def test_keys_are_read_as_the_cache_stores_them() -> None:
     for key, value in zip(requests.keys, requests.values, strict=True):
         key.copy_(key.half()), value.copy_(value.half())
     assert torch.equal(requests.attend([(5, 0, 130)])[0], rounded.attend([(5, 0, 130)])[0])
+
+
+@pytest.mark.parametrize("window", [1, 8, 16, 17, 64])
+def test_window_ends_exactly_before_the_last_of_its_keys(window: int) -> None:
+    request, last = 5, LENGTHS[5] - 1
+    outputs = []
+    for changed in (None, last - window, last - window + 1):
+        requests = Requests(HEADS[0])
+        if changed is not None:
+            requests.values[request][changed] += 1
+        outputs.append(requests.attend([(request, 0, last + 1)], window)[0][last])
+    plain, beyond, within = outputs
+    assert torch.equal(plain, beyond)
+    assert not torch.equal(plain, within)
