@@ -111,22 +111,3 @@ def test_clients_that_go_away_while_queued_are_aborted(tiny: RunningServer) -> N
     for connection in connections:
         reset(connection)
     assert_idle(tiny)
-
-
-def test_resets_in_the_middle_leave_the_other_streams_as_they_were(tiny: RunningServer) -> None:
-    body = {
-        "prompt": [11, 12, 13, 14],
-        "max_tokens": 40,
-        "temperature": 0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-    expected = tiny.post("/v1/completions", body)["choices"][0]["token_ids"]
-    for _ in range(10):
-        leaving = [send(tiny, {**body, "stream": True, "max_tokens": 200}) for _ in range(4)]
-        for connection in leaving:
-            connection.recv(1)
-        for connection in leaving:
-            reset(connection)
-        assert tiny.post("/v1/completions", body)["choices"][0]["token_ids"] == expected
-    assert_idle(tiny)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.children import is_alive, wait_until
 from tests.support.running_server import RunningServer, running_server
-from tests.support.tiny_model import tiny_checkpoint
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +91,26 @@ def test_what_the_command_line_asks_and_cannot_be_met_is_exit_code_2(arguments: 
     (line,) = error_lines(done)
     assert named in line
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_missing_or_truncated_shard_is_one_line_and_exit_code_2(tmp_path: Path, form: str) -> None:
+    if form == "gguf":
+        source = tiny_gguf("llama", "Q8_0", num_shards=2).path
+        model = shutil.copytree(source.parent, tmp_path / "model") / source.name
+    else:
+        model = shutil.copytree(tiny_checkpoint("llama", num_shards=2), tmp_path / "model")
+    (shard,) = (tmp_path / "model").glob("*-00002-of-00002.*")
+    whole = shard.read_bytes()
+    for content in (whole[: len(whole) // 2], None):
+        shard.unlink()
+        if content is not None:
+            shard.write_bytes(content)
+        done = run("serve", str(model), "--host", "127.0.0.1", "--port", "0")
+        assert done.returncode == 2, done.stderr
+        (line,) = error_lines(done)
+        assert shard.name in line
+        assert "Traceback" not in done.stderr
 
 
 def test_too_little_memory_is_one_line_and_exit_code_1() -> None:
