@@ -226,7 +226,18 @@ async def test_fields_that_ask_for_nothing_are_accepted():
         )
 
 
-@pytest.mark.parametrize(("field", "value"), [("best_of", 2), ("suffix", "x"), ("prompt_embeds", "x"), ("store", True)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("best_of", 2),
+        ("suffix", "x"),
+        ("prompt_embeds", "x"),
+        ("store", True),
+        ("truncate_prompt_tokens", 0),
+        ("truncate_prompt_tokens", -1),
+        ("truncate_prompt_tokens", 4),
+    ],
+)
 async def test_completion_fields_that_are_not_served_are_refused_by_name(field, value):
     async with running_server("x") as server:
         status, answer = await server.post("/v1/completions", prompt="x", **{field: value})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +91,12 @@ def test_hugging_face_checkpoint_gives_the_logits_of_transformers(family: Any, o
 def test_gguf_file_gives_the_logits_of_its_unpacked_weights(family: Any, quant: str, options: dict[str, Any]) -> None:
     tiny = tiny_gguf(family, quant, **options)
     assert relative_error(tiny.path, tiny.reference) <= MAX_ERROR
+
+
+def test_window_that_the_configuration_switches_off_is_no_window(tmp_path: Path) -> None:
+    directory = shutil.copytree(tiny_checkpoint("qwen2", sliding_window=8, max_window_layers=0), tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    assert config["use_sliding_window"]
+    windowed = relative_error(directory, directory)
+    (directory / "config.json").write_text(json.dumps(config | {"use_sliding_window": False}))
+    assert max(windowed, relative_error(directory, directory)) <= MAX_ERROR
