@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 
 from pagewire.ipc.channels import ClientId, ClientRouter, GoneClient, SlowClient
 from pagewire.ipc.codec import PROTOCOL_VERSION
-from pagewire.ipc.errors import ErrorInfo, ProtocolError
+from pagewire.ipc.errors import EngineDead, ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import Goodbye
 from pagewire.ipc.requests import Hello, Message, Ping
 
 logger = logging.getLogger(__name__)
 
 PING_INTERVAL_S = 0.25
+# An idle client that leaves says nothing: whenever the clients have doubled, all are pinged and the dead are found.
+_FIRST_SWEEP_AT = 64
+_MAX_REMEMBERED_REASONS = 256
 
 
 class ClientRegistry:
@@ -22,6 +26,8 @@ class ClientRegistry:
         self._router = router
         self._last_sent: dict[ClientId, float] = {}
         self._lost: list[ClientId] = []
+        self._reasons: dict[ClientId, ErrorInfo] = {}  # of lost clients, to be told if they speak again
+        self._sweep_at = _FIRST_SWEEP_AT
 
     def __contains__(self, client: ClientId) -> bool:
         return client in self._last_sent
@@ -36,7 +42,11 @@ class ClientRegistry:
             self.dismiss(client, ProtocolError(text).to_info())
             return False
         self._last_sent[client] = now
+        self._reasons.pop(client, None)
         logger.info("client attached: %s", hello.client_name or client.hex())
+        if len(self._last_sent) >= self._sweep_at:
+            self.send_to_all(Ping(), now)
+            self._sweep_at = max(_FIRST_SWEEP_AT, 2 * len(self._last_sent))
         return True
 
     def send(self, client: ClientId, message: Message, now: float) -> None:
@@ -48,9 +58,21 @@ class ClientRegistry:
                 level = logging.INFO if isinstance(exc, GoneClient) else logging.WARNING
                 logger.log(level, "client %s is no longer served: %s", client.hex(), exc)
                 self._lost.append(client)
+                self._remember(client, exc)
         else:
             if client in self._last_sent:
                 self._last_sent[client] = now
+
+    def send_to_all(self, message: Message, now: float, *, but: Container[ClientId] = ()) -> None:
+        """Send to every client except those in `but`."""
+        for client in list(self._last_sent):
+            if client not in but:
+                self.send(client, message, now)
+
+    def dismiss_stranger(self, client: ClientId) -> None:
+        """Say `Goodbye` to one who has not said `Hello`, or was given up since; the latter hears why."""
+        unknown = ProtocolError("say Hello and wait for Ready first").to_info()
+        self.dismiss(client, self._reasons.pop(client, unknown))
 
     def dismiss(self, client: ClientId, error: ErrorInfo) -> None:
         """Say `Goodbye` to a client, known or not."""
@@ -70,6 +92,12 @@ class ClientRegistry:
         for client in clients:
             if now - self._last_sent.get(client, now) >= PING_INTERVAL_S:
                 self.send(client, Ping(), now)
+
+    def _remember(self, client: ClientId, reason: SlowClient | GoneClient) -> None:
+        text = f"this client was given up: {reason.message}; its requests were aborted, attach anew"
+        self._reasons[client] = EngineDead(text).to_info()
+        if len(self._reasons) > _MAX_REMEMBERED_REASONS:
+            del self._reasons[next(iter(self._reasons))]
 
     def take_lost(self) -> list[ClientId]:
         """Return the clients lost since the last call; their requests are to be aborted."""

@@ -67,13 +67,6 @@ class ExecutorGroup:
         for process in self._processes:
             poller.register(process.death_fd, zmq.POLLIN)
 
-    def unregister(self, poller: zmq.Poller) -> None:
-        """Take them out again."""
-        for channel in self._channels:
-            poller.unregister(channel.socket)
-        for process in self._processes:
-            poller.unregister(process.death_fd)
-
     def send(self, message: Message) -> None:
         """Send one message to every rank."""
         for channel in self._channels:

@@ -28,7 +28,7 @@ from pagewire.ipc.errors import (
     ProtocolError,
     StartError,
 )
-from pagewire.ipc.outputs import EngineInfo, Ready, UtilityResult
+from pagewire.ipc.outputs import EngineInfo, Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
 from pagewire.ipc.steps import ExecutorFailed, ExecutorReady, FromExecutor, StepResult
@@ -76,6 +76,7 @@ class EngineCore:
         self._ready: Ready | None = None
         self._engine: Engine | None = None
         self._failure: PagewireError | None = None
+        self._was_busy = False
         self._model: ModelConfig = load_model_config(Path(config.model.model_path))
         self._poller = zmq.Poller()
         self._poller.register(self._router.socket, zmq.POLLIN)
@@ -85,6 +86,17 @@ class EngineCore:
 
     def run(self) -> int:
         """Serve until the parent orders a stop or something fails; return the exit code."""
+        try:
+            return self._serve()
+        # The last resort: a bug must not leave clients waiting for a process that will never answer.
+        except Exception as exc:
+            logger.exception("the engine core failed")
+            self._stop(EngineDead(f"The engine core failed: {type(exc).__name__}: {exc}"))
+            return 1
+        finally:
+            self._context.destroy(linger=GOODBYE_LINGER_MS)
+
+    def _serve(self) -> int:
         while self._failure is None:
             if self._wait():
                 self._stop(EngineDead("the engine was stopped"))
@@ -130,7 +142,7 @@ class EngineCore:
                 else:
                     self._clients.send(client, self._ready, now)
             case _ if client not in self._clients or self._engine is None:
-                self._clients.dismiss(client, ProtocolError("say Hello and wait for Ready first").to_info())
+                self._clients.dismiss_stranger(client)
             case AddRequest():
                 self._engine.add_request(client, message, now)
             case AbortRequests():
@@ -236,8 +248,14 @@ class EngineCore:
     def _send_outputs(self, now: float) -> None:
         if self._engine is None:
             return
-        for client, outputs in self._engine.take_outputs().items():
-            self._clients.send(client, outputs, now)
+        outputs = self._engine.take_outputs()
+        for client, message in outputs.items():
+            self._clients.send(client, message, now)
+        # What each client shows of the engine would stay as it was at its own last step, others' requests included.
+        is_busy = self._engine.has_work()
+        if self._was_busy and not is_busy:
+            self._clients.send_to_all(StepOutputs(stats=self._engine.stats), now, but=outputs)
+        self._was_busy = is_busy
 
     def _watch_clients(self, now: float) -> None:
         if self._engine is None:
@@ -262,6 +280,5 @@ class EngineCore:
         self._executors.stop()
         self._router.socket.setsockopt(zmq.LINGER, GOODBYE_LINGER_MS)
         self._router.close()
-        self._context.term()
         if self._watch.parent_is_dead:
             self._runtime_dir.remove()

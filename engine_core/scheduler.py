@@ -126,7 +126,8 @@ class Scheduler:
 
     def _schedule_running(self, output: SchedulerOutput) -> None:
         budget = self._max_num_batched_tokens
-        for child in list(self.running):
+        # Decodes first: a token of each costs little, and nobody's stream stands still for another one's long prompt.
+        for child in sorted(self.running, key=_is_prefilling):
             if budget == 0:
                 break
             num_tokens = min(_num_runnable_tokens(child), budget)
@@ -209,6 +210,10 @@ def _num_runnable_tokens(child: Child) -> int:
         if not request.is_forked or num_known_tokens >= request.max_num_tokens:
             return 0
     return num_known_tokens - child.num_computed_tokens
+
+
+def _is_prefilling(child: Child) -> bool:
+    return len(child.token_ids) + child.num_pending_tokens - child.num_computed_tokens > 1
 
 
 def _share(child: Child, num_tokens: int, extension: Extension) -> ScheduledChild:

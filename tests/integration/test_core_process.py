@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from pagewire.engine_core.engine import Engine
 from pagewire.engine_core.loop import EngineCore
 from pagewire.ipc.codec import PROTOCOL_VERSION, core_messages, encode
 from pagewire.ipc.config import EngineConfig, ModelOptions, SchedulerConfig
@@ -254,3 +255,31 @@ def test_ordered_stop_ends_running_requests_with_their_terminal_message(monkeypa
         _, end = client.until_end(1)
         assert end.error is None or end.error.kind == "EngineDead"
         assert not Path(core.runtime_dir.client_address.removeprefix("ipc://")).exists()
+
+
+def test_idle_client_hears_when_the_others_are_done(monkeypatch: pytest.MonkeyPatch):
+    with running_core(monkeypatch) as (core, client):
+        client.greet()
+        idle = Client(core)
+        idle.greet()
+        client.send(request(1, 5, 6))
+        client.until_end(1)
+        message = idle.receive()
+        assert isinstance(message, StepOutputs)
+        assert message.stats is not None
+        assert (message.stats.num_running, message.stats.num_used_blocks) == (0, 0)
+        idle.close()
+
+
+def test_bug_in_the_core_is_told_to_those_who_wait(monkeypatch: pytest.MonkeyPatch):
+    def fail(engine: Engine, now: float) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Engine, "schedule", fail)
+    with running_core(monkeypatch) as (core, client):
+        client.greet()
+        client.send(request(1, 5, 6))
+        _, end = client.until_end(1)
+        assert end.error is not None
+        assert "a bug" in end.error.message
+        assert core.join() == 1

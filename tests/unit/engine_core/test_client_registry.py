@@ -76,6 +76,28 @@ def test_client_that_cannot_be_reached_is_lost_once(clients: ClientRegistry, rou
     assert ALICE not in clients
 
 
+def test_client_that_was_given_up_hears_why_when_it_speaks_again(clients: ClientRegistry, router: RecordingRouter):
+    clients.greet(ALICE, HELLO, now=0.0)
+    router.failing[ALICE] = SlowClient("1000 messages wait")
+    clients.send(ALICE, StepOutputs(), now=1.0)
+    del router.failing[ALICE]
+    clients.dismiss_stranger(ALICE)
+    clients.dismiss_stranger(BOB)
+    (_, to_alice), (_, to_bob) = router.sent
+    assert isinstance(to_alice, Goodbye)
+    assert "1000 messages wait" in to_alice.error.message
+    assert isinstance(to_bob, Goodbye)
+    assert "Hello" in to_bob.error.message
+
+
+def test_idle_clients_that_left_are_found_and_forgotten(clients: ClientRegistry, router: RecordingRouter):
+    names = [ClientId(b"%d" % index) for index in range(1000)]
+    for index, name in enumerate(names):
+        clients.greet(name, HELLO, now=float(index))
+        router.failing[name] = GoneClient("left")
+    assert sum(name in clients for name in names) < 200
+
+
 def test_goodbye_goes_to_all_and_survives_those_who_left(clients: ClientRegistry, router: RecordingRouter):
     clients.greet(ALICE, HELLO, now=0.0)
     clients.greet(BOB, HELLO, now=0.0)

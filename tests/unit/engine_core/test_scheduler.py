@@ -53,6 +53,14 @@ def test_fork_of_more_children_than_the_budget_runs_alone():
     driver.check_complete(2)
 
 
+def test_children_of_a_fork_decode_while_a_long_prompt_is_prefilled():
+    driver = build_driver(budget=8, max_model_len=128)
+    driver.add(build_request(1, range(4), n=3, max_tokens=20), build_request(2, range(100, 160)))
+    driver.step()
+    sizes = [sorted(row.num_scheduled_tokens for row in driver.step().rows) for _ in range(4)]
+    assert sizes == [[1, 1, 1, 5]] * 4, "each child has its token, the prompt takes what is left"
+
+
 def test_requests_are_admitted_in_order_of_arrival():
     driver = build_driver(max_num_seqs=1)
     driver.add(*(build_request(i, [i], max_tokens=1) for i in (5, 3, 4)))

