@@ -127,7 +127,8 @@ def test_missing_pip_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_cache_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "set PAGEWIRE_CACHE" in refusal(tmp_path / "file" / "cache")
+    with pytest.raises(MachineError, match="set PAGEWIRE_CACHE"):
+        fetch(tmp_path / "file" / "cache")
 
 
 def test_verified_file_in_a_read_only_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
