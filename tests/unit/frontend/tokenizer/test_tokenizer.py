@@ -11,9 +11,9 @@ import pytest
 from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from pagewire.frontend.tokenizer import directory as tokenizer_directory
 from pagewire.frontend.tokenizer.gguf import read_gguf
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from pagewire.frontend.tokenizer import directory as tokenizer_directory
 from pagewire.ipc.errors import ConfigError, InvalidRequest
 from tests.support.vocabularies import (
     CORPUS,
