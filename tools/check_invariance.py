@@ -35,16 +35,18 @@ def main() -> int:
     parser.add_argument("--model", default="SmolLM2-135M-Instruct")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS))
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--max-model-len", type=int, default=512)
+    parser.add_argument("--small-pool", type=int, default=40, help="KV blocks, so few that requests are preempted")
     args = parser.parse_args()
     prompts = PROMPTS[: args.prompts]
     params = [make_params(index, args.tokens) for index in range(len(prompts))]
-    base: dict[str, Any] = {"model": args.model, "max_model_len": 512}  # Any: keyword arguments of LLM
+    base: dict[str, Any] = {"model": args.model, "max_model_len": args.max_model_len}  # Any: keyword arguments of LLM
     with LLM(**base, enable_prefix_caching=False) as llm:
         outputs = [llm.generate(prompt, p, use_tqdm=False)[0] for prompt, p in zip(prompts, params, strict=True)]
     alone = [answer_of(output) for output in outputs]
     expected_ids = [output.prompt_token_ids for output in outputs]
     failures = 0
-    for name, run in configurations(base, prompts, params, expected_ids):
+    for name, run in configurations(base, prompts, params, expected_ids, args.small_pool):
         started = time.perf_counter()
         answers, note = run()
         differing = sum(a != b for a, b in zip(alone, answers, strict=True))
@@ -78,7 +80,11 @@ Run = Callable[[], tuple[list[Answer], str]]
 
 
 def configurations(
-    base: dict[str, Any], prompts: list[str], params: list[SamplingParams], prompt_ids: list[list[int]]
+    base: dict[str, Any],
+    prompts: list[str],
+    params: list[SamplingParams],
+    prompt_ids: list[list[int]],
+    small_pool: int,
 ) -> Iterator[tuple[str, Run]]:
     """Yield (name, run) for every way of running the same requests."""
 
@@ -99,7 +105,7 @@ def configurations(
         yield f"token budget {budget}", offline(max_num_seqs=16, max_num_batched_tokens=budget)
     yield "prefix cache off", offline(enable_prefix_caching=False)
     yield "prefix cache warm (second pass)", offline(passes=2)
-    yield "pool of 40 blocks (preemption)", offline(num_gpu_blocks_override=40, max_num_seqs=16)
+    yield f"pool of {small_pool} blocks (preemption)", offline(num_gpu_blocks_override=small_pool, max_num_seqs=16)
     yield "one step ahead off", offline(async_scheduling=False)
     yield "HTTP", lambda: (over_http(base, prompts, params), "")
     yield "EngineClient", lambda: (over_client(base, prompt_ids, params), "")
