@@ -88,7 +88,10 @@ class CallUtility(Message, frozen=True, kw_only=True):
 
 
 class Ping(Message, frozen=True, kw_only=True):
-    """Sent both ways while a client has live requests: a dead client and a stopped core are found by its absence."""
+    """Sent both ways while a client has live requests.
+
+    A stopped core is found by its silence; a client that is gone by the failing send.
+    """
 
 
 ClientMessage = Hello | AddRequest | AbortRequests | CallUtility | Ping

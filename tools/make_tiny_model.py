@@ -1,4 +1,4 @@
-"""Makes a tiny random checkpoint: `python -m tools.make_tiny_model llama /tmp/tiny` (or `--gguf Q4_K` for a file).
+"""Makes a tiny random checkpoint: `python -m tools.make_tiny_model llama /tmp/tiny` (or `--gguf Q8_0` for a file).
 
 The functions behind it, for tests: `write_hugging_face` and `write_gguf` in tools/tiny_model/.
 """
