@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -28,8 +29,11 @@ _NOTHING_TO_DRAW = (
     "the vocabulary. Loosen one of them."
 )
 
-# Candidates whose noise is made in one run; each takes some hundred bytes meanwhile.
+# Candidates whose noise is made in one run; each takes some hundred bytes meanwhile. Draws are grouped, not rows: 64
+# draws from one row of 49,152 took 730 MB at once, and three times as long.
 _MAX_GROUP_CANDIDATES = 2**16
+# Rows whose scores and candidates, up to 16 bytes a token of the vocabulary, exist at once.
+_ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +125,11 @@ class Sampler:
         raw = self.drawable(logits)
         best_values, best_ids = raw.max(dim=-1)
         bests = zip(best_values.tolist(), best_ids.tolist(), strict=True)
-        begun = [_begin_row(row, draw, *best) for row, draw, best in zip(raw, draws, bests, strict=True)]
-        drawn = iter(_draw_lots([lot for lot in begun if isinstance(lot, _Lot)]))
-        results = [next(drawn) if isinstance(row, _Lot) else row for row in begun]
+        begun = (_begin_row(row, draw, *best) for row, draw, best in zip(raw, draws, bests, strict=True))
+        results: list[Drawn] = []
+        while some := list(islice(begun, _ROWS_AT_ONCE)):
+            drawn = _draw_lots([lot for lot in some if isinstance(lot, _Lot)])
+            results += [next(drawn) if isinstance(row, _Lot) else row for row in some]
         for row, draw, result in zip(raw, draws, results, strict=True):
             num_logprobs = draw.row_sampling.sampling.num_logprobs
             if num_logprobs is not None and result.error is None:
@@ -178,29 +184,27 @@ def _begin_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Draw
 
 def _draw_lots(lots: Sequence[_Lot]) -> Iterator[Drawn]:
     """Yield argmax(score + Gumbel noise) of each lot, in order."""
-    for group in _group_lots(lots):
-        filtered = [(key, lot.candidates) for lot in group if lot.candidates is not None for key in lot.keys]
-        noises = iter(gumbel_noise(*zip(*filtered, strict=True)) if filtered else ())
-        for lot in group:
-            token_ids = []
-            for key in lot.keys:
-                if lot.candidates is None:
-                    noise = gumbel_noise_of_vocabulary(key, lot.scores.shape[0], lot.scores.device)
-                    token_ids.append(int((lot.scores + noise).argmax()))
-                else:
-                    token_ids.append(int(lot.candidates[(lot.scores + next(noises)).argmax()]))
-            yield Drawn(token_ids=token_ids)
-
-
-def _group_lots(lots: Sequence[_Lot]) -> Iterator[list[_Lot]]:
-    """Cut lots into groups whose noise fits a bounded work space."""
-    group: list[_Lot] = []
-    size = 0
+    noises = _noises_of([(key, lot.candidates) for lot in lots if lot.candidates is not None for key in lot.keys])
     for lot in lots:
-        if group and size > _MAX_GROUP_CANDIDATES:
-            yield group
+        token_ids = []
+        for key in lot.keys:
+            if lot.candidates is None:
+                noise = gumbel_noise_of_vocabulary(key, lot.scores.shape[0], lot.scores.device)
+                token_ids.append(int((lot.scores + noise).argmax()))
+            else:
+                token_ids.append(int(lot.candidates[(lot.scores + next(noises)).argmax()]))
+        yield Drawn(token_ids=token_ids)
+
+
+def _noises_of(draws: Sequence[tuple[NoiseKey, Tensor]]) -> Iterator[Tensor]:
+    """Yield the noise of each draw's candidates, made in groups of draws whose work space is bounded."""
+    group: list[tuple[NoiseKey, Tensor]] = []
+    size = 0
+    for draw in draws:
+        if size > _MAX_GROUP_CANDIDATES:
+            yield from gumbel_noise(*zip(*group, strict=True))
             group, size = [], 0
-        group.append(lot)
-        size += 0 if lot.candidates is None else lot.candidates.shape[0] * len(lot.keys)
+        group.append(draw)
+        size += draw[1].shape[0]
     if group:
-        yield group
+        yield from gumbel_noise(*zip(*group, strict=True))

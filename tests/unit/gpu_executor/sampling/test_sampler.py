@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from pagewire.gpu_executor.sampling import sampler as sampler_module
 from pagewire.gpu_executor.sampling.logits_processors import TokenHistory
+from pagewire.gpu_executor.sampling.noise import gumbel_noise
 from pagewire.gpu_executor.sampling.sampler import Draw, RowSampling, Sampler
 from pagewire.ipc.sampling_params import Sampling, SamplingParams, resolve_sampling
 
@@ -47,6 +49,24 @@ def test_rows_give_the_same_bits_alone_and_in_any_order():
     for permutation_seed in range(5):
         order = torch.randperm(len(MIXED), generator=torch.Generator().manual_seed(permutation_seed)).tolist()
         assert sample(rows[order], [MIXED[i] for i in order]) == [together[i] for i in order]
+
+
+@pytest.mark.parametrize(("num_rows", "num_draws"), [(1, 40), (40, 1), (3, 9)])
+def test_work_space_of_many_draws_is_bounded_and_changes_no_token(monkeypatch, num_rows, num_draws):
+    rows = logits(num_rows)
+    draws = [draw(temperature=2.0, top_p=0.999, seed=seed, num_draws=num_draws) for seed in range(num_rows)]
+    in_one_run = sample(rows, draws)
+    run_sizes = []
+
+    def recorded(keys, token_ids):
+        run_sizes.append(sum(map(len, token_ids)))
+        return gumbel_noise(keys, token_ids)
+
+    monkeypatch.setattr(sampler_module, "gumbel_noise", recorded)
+    monkeypatch.setattr(sampler_module, "_MAX_GROUP_CANDIDATES", 1000)
+    assert sample(rows, draws) == in_one_run
+    assert len(run_sizes) > 1
+    assert max(run_sizes) <= 1000 + VOCAB_SIZE
 
 
 def test_sampling_leaves_the_logits_as_they_were():
