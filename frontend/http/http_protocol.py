@@ -73,6 +73,13 @@ class HTTPProtocol(web.RequestHandler):
         response.force_close()
         return response
 
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """Log what ended the connection's task; Any: what `logging` takes."""
+        # A body that can't be decompressed ends it too, once the answer is out and aiohttp skips the rest of the body:
+        # anybody can send one, to /health as well, and needs no key.
+        level = logging.DEBUG if isinstance(options.get("exc_info"), web.RequestPayloadError) else logging.ERROR
+        logger.log(level, *args, **options)
+
 
 def _limit_unacknowledged_time(transport: asyncio.BaseTransport, limit_s: float) -> None:
     """Have the kernel cut a TCP peer that takes nothing for `limit_s`, vanished or asleep.

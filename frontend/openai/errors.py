@@ -74,6 +74,10 @@ class BodyTimeout(RequestError):
     status = 408
 
 
+class UnreadableBody(RequestError):
+    """The body can't be decompressed."""
+
+
 def describe_error(error: Exception) -> tuple[int, ErrorBody]:
     """Return the HTTP status and the body's content for an exception; only unknown ones give away nothing."""
     match error:
@@ -117,9 +121,12 @@ def error_response(error: Exception) -> web.Response:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, web.HTTPMethodNotAllowed):
         headers["Allow"] = ",".join(sorted(error.allowed_methods))
-    return web.Response(
+    response = web.Response(
         status=status, body=encode_error(body), content_type="application/json", charset="utf-8", headers=headers
     )
+    if isinstance(error, BodyTimeout | UnreadableBody):
+        response.force_close()  # where the next request begins, nobody knows
+    return response
 
 
 def encode_error(body: ErrorBody) -> bytes:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from pagewire.ipc.errors import InvalidRequest
 
-from .errors import BodyTimeout, UnsupportedMediaType
+from .errors import BodyTimeout, UnreadableBody, UnsupportedMediaType
 
 # The longest wait for a whole body: a client that trickles bytes must not hold a connection for ever.
 BODY_TIMEOUT_S = 60.0
@@ -34,6 +34,7 @@ class JsonBody(Generic[T]):
         Raises:
             UnsupportedMediaType: the body isn't declared as JSON.
             InvalidRequest: the body isn't JSON, or not of this endpoint's shape; `param` is the path of the field.
+            UnreadableBody: it can't be decompressed.
             web.HTTPRequestEntityTooLarge: the body is over the server's limit.
             BodyTimeout: it doesn't arrive in time.
         """
@@ -44,6 +45,8 @@ class JsonBody(Generic[T]):
                 body = await request.read()
         except TimeoutError:
             raise BodyTimeout(f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from None
+        except web.RequestPayloadError:
+            raise UnreadableBody("The body is not what its Content-Encoding header says; send it as it is.") from None
         return self.decode(body)
 
     def decode(self, body: bytes) -> T:

@@ -44,6 +44,16 @@ async def test_malformed_body_is_a_400(body):
         assert (await server.complete())["choices"][0]["text"] == "x"
 
 
+async def test_body_that_can_not_be_decompressed_is_a_400():
+    async with running_server("x") as server:
+        async with server.http.post(
+            _URL, data=b"no gzip", headers={"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        ) as response:
+            assert response.status == 400
+            assert "Content-Encoding" in json.loads(await response.read())["error"]["message"]
+        assert (await server.complete())["choices"][0]["text"] == "x"
+
+
 async def test_nul_character_is_text():
     async with running_server("x") as server:
         status, _ = await post_raw(server, b'{"prompt": "a\\u0000b"}')
