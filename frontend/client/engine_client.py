@@ -28,7 +28,7 @@ from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, Client
 from pagewire.ipc.sampling_params import SamplingParams
 
 from .handshake import shake_hands
-from .request_builder import RequestBuilder
+from .request_builder import RequestBuilder, check_types
 from .token_stream import Mailbox, TokenStream
 
 PING_INTERVAL_S = 0.25
@@ -182,9 +182,11 @@ class AsyncEngineClient:
         """
         self._check_alive()
         call_id = next(self._ids)
+        call = CallUtility(call_id=call_id, method=method, args=list(args))
+        check_types(call)
         answer: asyncio.Future[UtilityResult] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = answer
-        self._post(CallUtility(call_id=call_id, method=method, args=list(args)))
+        self._post(call)
         try:
             async with asyncio.timeout(timeout_s):
                 result = await answer

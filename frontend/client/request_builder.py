@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pagewire.ipc.codec import client_messages, encode
 from pagewire.ipc.errors import InvalidRequest, ProtocolError
 from pagewire.ipc.outputs import EngineInfo
-from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
+from pagewire.ipc.requests import AddRequest, CallUtility, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, SamplingParams, resolve_sampling
 from pagewire.ipc.validation import RequestLimits, validate_request
 
@@ -88,7 +88,7 @@ class RequestBuilder:
             priority=priority,
             cache_salt=cache_salt,
         )
-        _check_types(request)
+        check_types(request)
         validate_request(request, self._limits)
         return request
 
@@ -110,9 +110,15 @@ def _refuse_text_options(params: SamplingParams) -> None:
             )
 
 
-def _check_types(request: AddRequest) -> None:
-    # Structs don't check types when they are made, and the core would drop a client that sends what it can't read.
+def check_types(message: AddRequest | CallUtility) -> None:
+    """Refuse a message that the core can't read: it would drop the client that sends one, with all its requests.
+
+    Structs don't check types when they are made.
+
+    Raises:
+        InvalidRequest: a value of the message has a wrong type, or can't be sent.
+    """
     try:
-        client_messages.decode(encode(request))
-    except (ProtocolError, TypeError, OverflowError) as exc:
+        client_messages.decode(encode(message))
+    except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as exc:
         raise InvalidRequest(f"The request has a value of a wrong type: {exc}.") from exc

@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+from pagewire.ipc.errors import EngineDead
 from pagewire.ipc.outputs import EngineInfo, RequestEnd, RequestStart, StepStats, TokenDelta
 from pagewire.ipc.requests import AddRequest, GenerateTask
 from pagewire.ipc.sampling_params import SamplingParams
@@ -24,6 +25,8 @@ from pagewire.ipc.sampling_params import SamplingParams
 from .engine_client import AsyncEngineClient
 from .loop_thread import LoopThread
 from .token_stream import TokenStream
+
+T = TypeVar("T")
 
 
 class EngineClient:
@@ -67,13 +70,13 @@ class EngineClient:
                 prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt
             )
 
-        return SyncTokenStream(self._thread.run(submit()), self._thread)
+        return SyncTokenStream(_run(self._thread, submit()), self._thread)
 
     def call_utility(
         self, method: str, *args: int | float | str | bool | None, timeout_s: float | None = 30.0
     ) -> Any:  # Any: each utility documents its result
         """Call a utility of the core; errors as `AsyncEngineClient.call_utility`."""
-        return self._thread.run(self._client.call_utility(method, *args, timeout_s=timeout_s))
+        return _run(self._thread, self._client.call_utility(method, *args, timeout_s=timeout_s))
 
     def close(self) -> None:
         """Leave the engine; live requests are aborted. Closing twice is fine."""
@@ -112,20 +115,21 @@ class SyncTokenStream:
 
     def accepted(self) -> None:
         """Wait until the engine took the request, or raise why it did not."""
-        self._thread.run(self._stream.accepted())
+        _run(self._thread, self._stream.accepted())
 
     def __iter__(self) -> Iterator[TokenDelta]:
         return self
 
     def __next__(self) -> TokenDelta:
-        delta = self._thread.run(_next_or_none(self._stream))
+        delta = _run(self._thread, _next_or_none(self._stream))
         if delta is None:
             raise StopIteration
         return delta
 
     def close(self) -> None:
-        """Abort the request if it still runs."""
-        self._thread.run(self._stream.aclose())
+        """Abort the request if it still runs; that of a closed client doesn't."""
+        if self._thread.is_running:
+            self._thread.run(self._stream.aclose())
 
     def __enter__(self) -> SyncTokenStream:
         return self
@@ -134,6 +138,13 @@ class SyncTokenStream:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _run(thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: what asyncio sends
+    if not thread.is_running:
+        coroutine.close()
+        raise EngineDead("This client was closed.")
+    return thread.run(coroutine)
 
 
 async def _next_or_none(stream: TokenStream) -> TokenDelta | None:

@@ -339,6 +339,21 @@ async def test_utility_results_and_errors_reach_their_caller():
             await client.call_utility("d", timeout_s=0.01)
 
 
+@pytest.mark.parametrize("arguments", [("echo", [1]), ("echo", object()), ("echo", 2**70), ("echo", "\ud83d"), (5,)])
+async def test_call_that_the_core_could_not_read_is_refused_and_costs_nothing_else(arguments):
+    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
+        with pytest.raises(InvalidRequest, match="wrong type"):
+            await client.call_utility(*arguments)
+        assert [type(message) for message in core.received] == [Hello]
+        assert await client.call_utility("echo", 1) == ["echo", 1]
+
+
+async def test_label_without_utf8_is_refused():
+    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
+        with pytest.raises(InvalidRequest, match="surrogates"):
+            client.generate([1], SamplingParams(), label="\ud83d")
+
+
 async def test_stats_reach_their_listeners():
     async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
         seen: list[StepStats] = []

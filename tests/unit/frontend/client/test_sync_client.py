@@ -106,6 +106,21 @@ def test_closing_twice_is_fine(start):
     client.close()
 
 
+def test_a_closed_client_says_so_whatever_is_asked_of_it(start):
+    client = EngineClient(start(num_steps=0).core.address)
+    stream = client.generate([1], SamplingParams())
+    client.close()
+    stream.close()
+    for ask in (
+        lambda: next(stream),
+        stream.accepted,
+        lambda: client.generate([1], SamplingParams()),
+        lambda: client.call_utility("echo"),
+    ):
+        with pytest.raises(EngineDead, match="closed"):
+            ask()
+
+
 def test_a_script_that_never_closes_ends(start):
     program = """
         import sys
