@@ -36,7 +36,7 @@ from ..tokenizer.tokenizer import Tokenizer
 from .engine import OfflineEngine
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
-from .prompts import OfflinePrompt, Prompt, read_each, read_prompts
+from .prompts import OfflinePrompt, Prompt, read_conversations, read_each, read_prompts
 
 
 class LLM:
@@ -129,18 +129,17 @@ class LLM:
         template = self._text.chat_template
         if chat_template is not None:
             template = read_template(chat_template, self.get_tokenizer())
-        conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         prompts = [
             OfflinePrompt(
                 text=template.render(
-                    conversation,  # type: ignore[arg-type]  # told apart by its first entry
+                    conversation,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     tools=tools,
                     template_arguments=chat_template_kwargs,
                 )
             )
-            for conversation in conversations
+            for conversation in read_conversations(messages)
         ]
         # The template writes the special tokens itself.
         return self._answer(prompts, sampling_params, priority, use_tqdm, add_special_tokens=False)

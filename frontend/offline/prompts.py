@@ -1,13 +1,15 @@
-"""What users hand to `LLM.generate`: one prompt or many, as text or token ids; one set of parameters or one each."""
+"""What users hand to `LLM`: one prompt or conversation or many; one set of parameters or one each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
 from pagewire.ipc.errors import InvalidRequest
+
+from ..text.chat_template import Message
 
 Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, object]"
 
@@ -32,9 +34,29 @@ def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[OfflinePrompt]:
     Raises:
         InvalidRequest: something else.
     """
-    if isinstance(prompts, str | Mapping) or not isinstance(prompts, Sequence) or _is_token_ids(prompts):
+    if not _is_list(prompts) or _is_token_ids(prompts):
         return [_read_prompt(prompts)]
     return [_read_prompt(prompt) for prompt in prompts]
+
+
+def read_conversations(
+    messages: Sequence[Message] | Sequence[Sequence[Message]],
+) -> list[Sequence[Message]]:
+    """Return the conversations in order, given one or a list of them.
+
+    Raises:
+        InvalidRequest: something else, or a conversation without a message.
+    """
+    if _is_list(messages):
+        # Told apart by the first entry. An empty list holds no conversation, as it holds no prompt.
+        conversations: list[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        if all(_is_list(each) and each and all(isinstance(part, Mapping) for part in each) for each in conversations):
+            return conversations
+    raise InvalidRequest(
+        "A conversation is a list of messages like {'role': 'user', 'content': text}, one at least; "
+        f"got {messages!r:.100}.",
+        param="messages",
+    )
 
 
 def read_each(value: T | Sequence[T], kind: type[T], count: int, name: str) -> list[T]:
@@ -57,9 +79,9 @@ def _read_prompt(prompt: object) -> OfflinePrompt:
             return OfflinePrompt(text=prompt)
         case {"prompt": str() as text, **rest}:
             return OfflinePrompt(text=text, cache_salt=_only_salt(rest))
-        case {"prompt_token_ids": Sequence() as token_ids, **rest} if not isinstance(token_ids, str):
+        case {"prompt_token_ids": token_ids, **rest} if _is_list(token_ids):
             return OfflinePrompt(token_ids=token_ids, cache_salt=_only_salt(rest))
-        case Sequence() if not prompt or _is_token_ids(prompt):
+        case Sequence() if _is_list(prompt) and (not prompt or _is_token_ids(prompt)):
             return OfflinePrompt(token_ids=prompt)
         case _:
             raise InvalidRequest(
@@ -77,4 +99,9 @@ def _only_salt(rest: dict[object, object]) -> str:
 
 
 def _is_token_ids(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and bool(value) and isinstance(value[0], int)
+    return _is_list(value) and bool(value) and isinstance(value[0], int)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:  # Any: callers look
+    # The entries of bytes are ints, but who hands over bytes means a text.
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -153,6 +153,7 @@ def test_everything_is_checked_before_anything_runs(llm):
 @pytest.mark.slow
 def test_no_prompts_give_no_outputs(llm):
     assert llm.generate([], use_tqdm=False) == []
+    assert llm.chat([], use_tqdm=False) == []
 
 
 @pytest.mark.slow

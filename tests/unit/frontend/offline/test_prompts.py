@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.frontend.offline.prompts import OfflinePrompt, read_each, read_prompts
+from pagewire.frontend.offline.prompts import OfflinePrompt, read_conversations, read_each, read_prompts
 from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.sampling_params import SamplingParams
 
@@ -31,11 +31,35 @@ def test_every_form_of_prompts_is_read(given, expected):
 
 @pytest.mark.parametrize(
     "given",
-    [None, 5, [None], {"text": "a"}, {"prompt": "a", "images": []}, {"prompt": 3}, {"prompt": "a", "cache_salt": 1}],
+    [
+        None,
+        5,
+        [None],
+        b"ab",
+        [b"ab"],
+        {"prompt_token_ids": b"ab"},
+        {"text": "a"},
+        {"prompt": "a", "images": []},
+        {"prompt": 3},
+        {"prompt": "a", "cache_salt": 1},
+    ],
 )
 def test_other_forms_are_refused(given):
     with pytest.raises(InvalidRequest, match=r"[Aa] prompt"):
         read_prompts(given)
+
+
+def test_one_conversation_or_many_are_read():
+    message = {"role": "user", "content": "a"}
+    assert read_conversations([message]) == [[message]]
+    assert read_conversations(((message,), [message, message])) == [(message,), [message, message]]
+    assert read_conversations([]) == []
+
+
+@pytest.mark.parametrize("given", [None, "a", b"a", {"role": "user"}, ["a"], [[]], [[{}], []], [{}, "a"], [[{}], {}]])
+def test_what_is_no_conversation_is_refused(given):
+    with pytest.raises(InvalidRequest, match="A conversation is"):
+        read_conversations(given)
 
 
 def test_one_value_holds_for_all_and_a_list_for_each():
