@@ -52,12 +52,13 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     scaling = _rope_scaling(file, name, context_length, rotary_dim)
     layer_kinds, sliding_window = _attention_windows(file, name, num_layers)
     vocab_size = _vocab_size(file)
+    tokenizer_size = min(_tokenizer_size(file, vocab_size), vocab_size)
     return ModelConfig(
         architecture=architecture,
         model_path=str(file.path),
         file_format="gguf",
         vocab_size=vocab_size,
-        tokenizer_size=min(_tokenizer_size(file, vocab_size), vocab_size),
+        tokenizer_size=tokenizer_size,
         hidden_size=hidden_size,
         intermediate_size=_per_layer(file, f"{name}.feed_forward_length"),
         num_layers=num_layers,
@@ -78,7 +79,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         mlp_bias="blk.0.ffn_down.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
         bos_token_id=_token_id(file, "bos", vocab_size),
-        eos_token_ids=_eos_token_ids(file, vocab_size),
+        eos_token_ids=_eos_token_ids(file, vocab_size, tokenizer_size),
     )
 
 
@@ -223,10 +224,10 @@ def _token_id(file: GGUFFile, role: str, vocab_size: int) -> int | None:
     return value
 
 
-def _eos_token_ids(file: GGUFFile, vocab_size: int) -> tuple[int, ...]:
-    # End of text, of turn and of message: each ends an answer.
+def _eos_token_ids(file: GGUFFile, vocab_size: int, tokenizer_size: int) -> tuple[int, ...]:
+    # End of text, of turn and of message: each ends an answer. One that only pads the embedding can't be drawn.
     ids = (_token_id(file, role, vocab_size) for role in ("eos", "eot", "eom"))
-    return tuple(dict.fromkeys(value for value in ids if value is not None))
+    return tuple(dict.fromkeys(value for value in ids if value is not None and value < tokenizer_size))
 
 
 def _short_float(value: float) -> float:

@@ -59,7 +59,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         rotary_dim: leading channels of each head that rotate.
         qk_norm: RMSNorm on each query and key head before rotation (Qwen3).
         max_position: the longest context that the model was made for, rope scaling included.
-        bos_token_id, eos_token_ids: as the checkpoint states them (config, generation_config or GGUF metadata).
+        bos_token_id, eos_token_ids: as the checkpoint states them (config, generation_config or GGUF metadata); end
+            tokens beyond tokenizer_size are left out.
         quantization: the checkpoint's quantization_config as it stands, None for a plain one.
     """
 

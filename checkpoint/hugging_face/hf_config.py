@@ -78,6 +78,8 @@ def read_hf_config(directory: Path) -> ModelConfig:
     rope = read_rope_config(config)
     vocab_size = config.require_int("vocab_size")
     tokenizer = read_tokenizer_facts(directory)
+    # Ids that the embedding has no row for can't be sampled either.
+    tokenizer_size = min(tokenizer.size, vocab_size) if tokenizer else vocab_size
     attention_bias = config.get_bool("attention_bias", False)
     bos_token_ids = config.get_token_ids("bos_token_id")
     return ModelConfig(
@@ -85,8 +87,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
         model_path=str(directory),
         file_format="safetensors",
         vocab_size=vocab_size,
-        # Ids that the embedding has no row for can't be sampled either.
-        tokenizer_size=min(tokenizer.size, vocab_size) if tokenizer else vocab_size,
+        tokenizer_size=tokenizer_size,
         hidden_size=hidden_size,
         intermediate_size=config.require_int("intermediate_size"),
         num_layers=num_layers,
@@ -108,7 +109,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
         qk_norm=family.qk_norm,
         hidden_act=hidden_act,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None),
+        eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None, tokenizer_size),
         quantization=_quantization(config),
     )
 
@@ -181,7 +182,9 @@ def _dtype(config: JSONReader, directory: Path) -> str:
     return found[0]
 
 
-def _eos_token_ids(config: JSONReader, directory: Path, tokenizer_eos: int | None) -> tuple[int, ...]:
+def _eos_token_ids(
+    config: JSONReader, directory: Path, tokenizer_eos: int | None, tokenizer_size: int
+) -> tuple[int, ...]:
     # Each source may know an end that the others lack: fine-tunes often change only one of them.
     ids = list(config.get_token_ids("eos_token_id"))
     generation_path = directory / "generation_config.json"
@@ -189,7 +192,8 @@ def _eos_token_ids(config: JSONReader, directory: Path, tokenizer_eos: int | Non
         ids += read_json_object(generation_path).get_token_ids("eos_token_id")
     if tokenizer_eos is not None:
         ids.append(tokenizer_eos)
-    return tuple(dict.fromkeys(ids))
+    # A cut vocabulary may leave ids of the full one behind. They can't be drawn, and no request may name them.
+    return tuple(dict.fromkeys(token_id for token_id in ids if token_id < tokenizer_size))
 
 
 def _quantization(config: JSONReader) -> dict[str, object] | None:

@@ -204,6 +204,14 @@ def test_end_ids_are_all_that_end_an_answer(tmp_path: Path) -> None:
         lambda writer: writer.add_bos_token_id(0xFFFFFFFF),
     )
     assert (config.eos_token_ids, config.bos_token_id) == ((5, 6), None)
+    tokens = ("text",) * 12 + ("[PAD]",) * 4
+
+    def padded(writer: gguf.GGUFWriter) -> None:
+        writer.add_token_list(tokens)
+        writer.add_token_types([5 if token == "[PAD]" else 1 for token in tokens])
+
+    padding = read(tmp_path, padded, lambda writer: writer.add_eos_token_id(12))
+    assert (padding.tokenizer_size, padding.eos_token_ids) == (12, ())  # never drawn, and no request may name it
     path = minimal(tmp_path / "model.gguf", "llama", lambda writer: writer.add_eos_token_id(16))
     assert "tokenizer.ggml.eos_token_id is 16, the vocabulary ends at 16" in refusal(path)
 

@@ -169,6 +169,11 @@ def test_end_ids_of_all_sources_are_merged_in_order(tmp_path: Path) -> None:
     assert "eos_token_id must be a token id" in refusal(tmp_path, eos_token_id="</s>")
 
 
+def test_end_id_that_can_not_be_drawn_is_left_out(tmp_path: Path) -> None:
+    """A cut vocabulary under the full one's ids: every request names the end ids, and would be refused."""
+    assert read(tmp_path, vocab_size=512, eos_token_id=[7, 511, 512, 151645]).eos_token_ids == (7, 511)
+
+
 def test_tokenizer_size_counts_added_tokens_and_ends_at_the_embedding(tmp_path: Path) -> None:
     tokenizer: dict[str, Any] = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 9, "content": "<x>"}]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
