@@ -93,7 +93,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         use = MemoryUse(
             weights=max(0, host.resident_bytes() - resident_before),
             runtime=resident_before,
-            workspace=estimate_workspace(model_config, config.scheduler),
+            workspace=estimate_workspace(model_config, config.scheduler, dtype),
         )
         num_blocks, memory = _settle_blocks(message, model_config, model, kv_dtype, use, host)
         kv_cache = KVCache(

@@ -152,7 +152,7 @@ def blocks_ever_needed(max_num_seqs: int, max_model_len: int, block_size: int) -
     return max_num_seqs * math.ceil(max_model_len / block_size) + 1
 
 
-def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig) -> int:
+def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig, dtype: torch.dtype) -> int:
     """Return the bytes that the largest step needs besides weights and KV.
 
     It is computed, not measured: on a CPU a step of max_num_batched_tokens takes seconds, which a start can't spare,
@@ -162,6 +162,7 @@ def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig) -> int:
     Args:
         model: the shapes.
         scheduler: the largest step.
+        dtype: what the weights are stored in. A matrix of another dtype than fp32 is widened while it multiplies.
     """
     tokens = scheduler.max_num_batched_tokens
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
@@ -170,7 +171,9 @@ def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig) -> int:
     logits_rows = max(min(scheduler.max_num_seqs, tokens), PROMPT_LOGPROBS_ROWS)
     # Logits and their processed copy; a draw over the whole vocabulary keeps some twenty 64-bit numbers a token.
     sampling = (2 * logits_rows + 2 * 20) * model.vocab_size
-    return int(_WORKSPACE_SLACK * torch.float32.itemsize * (activations + attention + sampling))
+    widest = max(model.vocab_size, 2 * model.intermediate_size, qkv) * model.hidden_size
+    widened = 0 if dtype == torch.float32 else widest
+    return int(_WORKSPACE_SLACK * torch.float32.itemsize * (activations + attention + sampling) + 4 * widened)
 
 
 def check_weights_fit(targets: list[WeightTarget], dtype: torch.dtype, share: float, memory: HostMemory) -> None:

@@ -89,11 +89,19 @@ def test_budget_is_one_line_with_all_its_parts():
 def test_work_space_grows_with_the_largest_step():
     model = load_model_config(tiny_checkpoint())
     large = msgspec.structs.replace(model, vocab_size=150_000, tokenizer_size=150_000)
-    base = estimate_workspace(large, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512))
+    base = estimate_workspace(large, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512), torch.float32)
     # Logits of 64 rows exist twice while they are processed.
     assert base > 2 * 64 * 150_000 * 4
-    assert estimate_workspace(large, SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=512)) > base
-    assert estimate_workspace(large, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=4096)) > base
+    for options in ({"max_num_seqs": 256, "max_num_batched_tokens": 512}, {"max_num_batched_tokens": 4096}):
+        assert estimate_workspace(large, SchedulerConfig(**{"max_num_seqs": 64, **options}), torch.float32) > base
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_work_space_holds_the_widest_matrix_while_it_is_widened(dtype):
+    model = msgspec.structs.replace(load_model_config(tiny_checkpoint()), vocab_size=150_000)
+    scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512)
+    widened = 150_000 * model.hidden_size * 4
+    assert estimate_workspace(model, scheduler, dtype) == estimate_workspace(model, scheduler, torch.float32) + widened
 
 
 def test_weights_that_can_not_fit_are_refused_before_they_are_read():
