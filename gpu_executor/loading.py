@@ -14,6 +14,7 @@ import torch
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.errors import MachineError
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
 
@@ -22,7 +23,7 @@ from .batch.kv_cache import KVCache, bytes_per_block
 from .batch.step_plan import RowLimits
 from .compute_dtype import resolve_dtype
 from .host_limits import HostLimits
-from .kernels.ops import select_ops
+from .kernels.ops import Ops, select_ops
 from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, estimate_workspace, size_pool
 from .model_runner import ModelRunner
 from .models.base import Model
@@ -86,7 +87,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         ops = select_ops(config.model.kernels)
     resident_before = host.resident_bytes()
     with startup.phase("weights"):
-        model = build_model(model_config, ops, dtype=dtype, device=device, max_model_len=config.model.max_model_len)
+        model = _build_model(config, model_config, ops, dtype, device)
         check_weights_fit(list(model.weight_targets()), dtype, config.cache.gpu_memory_utilization, host.memory())
         load_weights(model, model_config)
     with startup.phase("KV cache"):
@@ -127,6 +128,20 @@ def resolve_kv_dtype(requested: str, model_dtype: torch.dtype, device: torch.dev
     if requested == "auto":
         return torch.float16 if device.type == "cpu" else model_dtype
     return _KV_DTYPES[requested]
+
+
+def _build_model(
+    config: EngineConfig, model_config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+) -> Model:
+    max_model_len = config.model.max_model_len
+    try:
+        return build_model(model_config, ops, dtype=dtype, device=device, max_model_len=max_model_len)
+    except RuntimeError as exc:  # torch's answer when an allocation fails
+        raise MachineError(
+            f"Can't allocate the weights of {model_config.model_path} and a rotary table of "
+            f"{max_model_len or model_config.max_position} positions on {device}: lower --max-model-len, give a "
+            "smaller --dtype, serve a smaller model, or free memory."
+        ) from exc
 
 
 def _settle_blocks(

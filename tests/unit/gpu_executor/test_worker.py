@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
 from pagewire.gpu_executor.host_limits import HostLimits
@@ -105,3 +108,12 @@ def test_missing_checkpoint_is_a_configuration_error(worker, tmp_path):
 def test_too_little_memory_is_a_machine_error(worker):
     with pytest.raises(MachineError):
         worker.handle(load_message(gpu_memory_utilization=1e-6))
+
+
+def test_model_that_can_not_be_allocated_is_a_machine_error(worker, tmp_path):
+    directory = shutil.copytree(tiny_checkpoint(), tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    num_positions = 2**47  # more bytes of rotary table than a process has addresses
+    (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": num_positions}))
+    with pytest.raises(MachineError, match=f"table of {num_positions} positions .* lower --max-model-len"):
+        worker.handle(load_message(model_path=directory))
