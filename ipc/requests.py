@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from .sampling_params import Sampling
+
+# It is written into the core's log: of a sane length, and without line breaks and terminal codes.
+ClientName = Annotated[str, msgspec.Meta(max_length=128, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True, omit_defaults=True, gc=False):
@@ -15,7 +20,7 @@ class Hello(Message, frozen=True, kw_only=True):
     """The first message of a connection. A version that does not fit is answered by `Goodbye`, naming both."""
 
     protocol_version: int
-    client_name: str = ""
+    client_name: ClientName = ""
 
 
 class TokenInputs(Message, frozen=True, kw_only=True):

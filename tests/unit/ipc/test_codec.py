@@ -137,6 +137,12 @@ def test_a_frame_that_is_no_message_is_a_protocol_error(frame: bytes):
         client_messages.decode(frame)
 
 
+@pytest.mark.parametrize("name", ["a\nERROR all is lost", "\x1b[2J", "\x9b2J", "n" * 129])
+def test_a_client_name_that_would_spoil_a_log_is_refused(name: str):
+    with pytest.raises(ProtocolError, match="unreadable message"):
+        client_messages.decode(encode(Hello(protocol_version=PROTOCOL_VERSION, client_name=name)))
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_do_more_than_a_protocol_error(frame: bytes):
     for codec in (client_messages, core_messages, to_executor, from_executor):
