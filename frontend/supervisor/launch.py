@@ -103,6 +103,7 @@ async def _serve_attached(
     stop = _stop_on_signals()
     try:
         with report.phase("attach to the engine"):
+            logger.info("waiting for the engine at %s, which may still be loading its model", address)
             connecting = AsyncEngineClient.connect(address, name="frontend", timeout_s=ATTACH_TIMEOUT_S)
             client = await _until_stopped(connecting, stop)
         async with client:
