@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, generate_latest
 
 from pagewire.version import __version__
 
@@ -12,6 +11,10 @@ from ..openai.errors import error_response
 from ..openai.serving import SERVING
 
 REGISTRY = web.AppKey("registry", CollectorRegistry)
+
+# Whatever the scraper asks for: all take it, and in OpenMetrics, which Prometheus asks for first, prometheus_client
+# writes the colon of every name as an underscore, under which no dashboard looks.
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def health(request: web.Request) -> web.Response:
@@ -35,6 +38,5 @@ async def version(_request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """All figures in the format that the scraper asks for."""
-    encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encoder(request.app[REGISTRY]), headers={"Content-Type": content_type})
+    """All figures in Prometheus' text format."""
+    return web.Response(body=generate_latest(request.app[REGISTRY]), headers={"Content-Type": _METRICS_TYPE})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from pagewire.ipc.errors import EngineDead
 from pagewire.version import __version__
 from tests.support.http_server import running_server
@@ -24,3 +27,23 @@ async def test_health_is_empty_while_the_engine_lives_and_503_after():
         status, answer = await server.post("/v1/completions", prompt="p")
         assert (status, answer["error"]["code"]) == (500, "engine_dead")
         assert answer["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "*/*",
+        "text/plain;version=0.0.4",
+        "text/plain;version=1.0.0",
+        # Prometheus 2 and 3
+        "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3",
+    ],
+)
+async def test_every_scraper_gets_the_same_names(accept):
+    async with running_server() as server, server.http.get("/metrics", headers={"Accept": accept}) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        families = list(text_string_to_metric_families(await response.text()))
+    names = {sample.name for family in families for sample in family.samples}
+    assert names >= {"vllm:num_requests_running", "vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_bucket"}
+    assert {family.name for family in families if family.name.startswith("vllm_")} == set()
