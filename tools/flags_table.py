@@ -1,25 +1,28 @@
-"""Write the table of flags into the documents that show it: `python -m tools.flags_table`; a test keeps them current.
+"""Write the tables of flags into the documents that show them: `python -m tools.flags_table`. A test keeps them so.
 
-A document shows it between the lines `<!-- flags: begin -->` and `<!-- flags: end -->`.
+A document shows one between the lines `<!-- flags: begin -->` and `<!-- flags: end -->`, that of the benchmark between
+lines of `bench flags`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from pagewire.frontend.cli.flags import Flag, engine_flags, server_flags
+from pagewire.frontend.cli.flags import Flag, bench_serve_flags, engine_flags, server_flags
 from tools.file_sizes import ROOT
 
 BEGIN, END = "<!-- flags: begin (made by python -m tools.flags_table) -->", "<!-- flags: end -->"
-DOCUMENTS = ("docs/cli.md", "README.md")
+BENCH_BEGIN, BENCH_END = BEGIN.replace("flags:", "bench flags:"), END.replace("flags:", "bench flags:")
+DOCUMENTS = ("docs/cli.md", "docs/benchmarking.md", "README.md")
 
 
-def flags_table() -> str:
-    """Return one Markdown table a config, in the order of `pagewire serve --help`."""
+def flags_table(all_flags: Iterable[Flag]) -> str:
+    """Return one Markdown table a config, in the order of `--help`."""
     parts = []
-    for title, flags in groupby([*engine_flags(), *server_flags()], key=lambda flag: flag.title):
+    for title, flags in groupby(all_flags, key=lambda flag: flag.title):
         rows = "\n".join(_row(flag) for flag in flags)
         parts.append(f"**{title}**\n\n| flag | default | |\n|---|---|---|\n{rows}\n")
     return "\n".join(parts)
@@ -32,10 +35,15 @@ def _row(flag: Flag) -> str:
 
 
 def with_table(text: str) -> str:
-    """Return the document with the current table; a document without the two marks is returned as it is."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    return f"{head}{begin}\n{flags_table()}\n{end}{tail}" if begin and end else text
+    """Return the document with its tables current; a document without the marks is returned as it is."""
+    text = _with_part(text, BEGIN, END, [*engine_flags(), *server_flags()])
+    return _with_part(text, BENCH_BEGIN, BENCH_END, bench_serve_flags())
+
+
+def _with_part(text: str, first_mark: str, last_mark: str, flags: Iterable[Flag]) -> str:
+    head, begin, rest = text.partition(first_mark)
+    _, end, tail = rest.partition(last_mark)
+    return f"{head}{begin}\n{flags_table(flags)}\n{end}{tail}" if begin and end else text
 
 
 def main() -> int:

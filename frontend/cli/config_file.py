@@ -8,16 +8,19 @@ from pathlib import Path
 import click
 
 from .flags import FlagOption
-from .refused import explain_unknown_flag
+from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 
-def read_config_file(path: str, options: Iterable[FlagOption], elsewhere: Mapping[str, str]) -> dict[str, object]:
+def read_config_file(
+    path: str, options: Iterable[FlagOption], elsewhere: Mapping[str, str], refused: RefusedFlags = SERVING
+) -> dict[str, object]:
     """Return the file's values by field name, for click to check and convert like the command line's.
 
     Args:
         path: a YAML file with one mapping of flag names to values.
         options: the flags that may stand in it.
         elsewhere: flags of other commands, see `explain_unknown_flag`.
+        refused: what the command does not take.
 
     Raises:
         click.UsageError: the file can't be read, or it holds what is no flag.
@@ -38,18 +41,22 @@ def read_config_file(path: str, options: Iterable[FlagOption], elsewhere: Mappin
         return {}
     if not isinstance(content, dict):
         raise click.UsageError(f"--config {path} must hold one mapping of flags to values, like `port: 8001`.")
-    return _by_field(content, path, {option.flag.name: option for option in options}, elsewhere)
+    return _by_field(content, path, {option.flag.name: option for option in options}, elsewhere, refused)
 
 
 def _by_field(
-    content: dict[object, object], path: str, options: Mapping[str, FlagOption], elsewhere: Mapping[str, str]
+    content: dict[object, object],
+    path: str,
+    options: Mapping[str, FlagOption],
+    elsewhere: Mapping[str, str],
+    refused: RefusedFlags,
 ) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in content.items():
         name = "--" + str(key).lstrip("-").replace("_", "-")
         option = options.get(name)
         if option is None:
-            raise click.UsageError(f"--config {path}, {key}: {explain_unknown_flag(name, options, elsewhere)}")
+            raise click.UsageError(f"--config {path}, {key}: {explain_unknown_flag(name, options, elsewhere, refused)}")
         flag = option.flag
         if flag.field in values:
             raise click.UsageError(f"--config {path}: {name} stands in it twice.")

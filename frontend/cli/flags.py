@@ -18,11 +18,15 @@ from msgspec import inspect
 from pagewire.ipc.config import EngineConfig, ServerConfig
 from pagewire.ipc.errors import ConfigError
 
+from ..bench.config import BenchServeConfig
 from .refused import CHOICE_ALIASES, REFUSED_CHOICES
 from .values import Choice, Number, Text, WholeNumber
 
 _SHORT_FLAGS = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp"}
-_ENVIRONMENT = {"api_key": ["PAGEWIRE_API_KEY", "VLLM_API_KEY"]}
+_ENVIRONMENT = {
+    ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
+    ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
+}
 # None in these fields means "the engine chooses", and can be asked for by name.
 _AUTOMATIC = {"max_model_len"}
 T = TypeVar("T")
@@ -35,7 +39,8 @@ class Flag:
     """One field of a config, as the command line shows it.
 
     Attributes:
-        section: the config's name inside `EngineConfig` (model, cache, ...), "engine" for its own fields, "server".
+        section: the config's name inside `EngineConfig` (model, cache, ...), "engine" for its own fields, "server",
+            "bench".
         title: what the section is about.
         field: the struct field's name.
         type_info: the field's type without its description.
@@ -89,7 +94,7 @@ class FlagOption(click.Option):
             multiple=flag.is_many,
             default=None,
             help=help_text,
-            envvar=_ENVIRONMENT.get(flag.field),
+            envvar=_ENVIRONMENT.get((flag.section, flag.field)),
         )
 
 
@@ -105,6 +110,11 @@ def engine_flags() -> list[Flag]:
 def server_flags() -> list[Flag]:
     """Return the flags of the HTTP frontend."""
     return _flags_of(ServerConfig, "server")
+
+
+def bench_serve_flags() -> list[Flag]:
+    """Return the flags of `pagewire bench serve`."""
+    return _flags_of(BenchServeConfig, "bench")
 
 
 def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
@@ -128,6 +138,11 @@ def build_server_config(given: Mapping[str, object]) -> ServerConfig:
     """Return the frontend's config; arguments and errors as in `build_engine_config`."""
     fields = {flag.field for flag in server_flags()}
     return _convert({field: value for field, value in given.items() if field in fields}, ServerConfig)
+
+
+def build_bench_serve_config(given: Mapping[str, object]) -> BenchServeConfig:
+    """Return the benchmark's config; arguments and errors as in `build_engine_config`."""
+    return _convert(dict(given), BenchServeConfig)
 
 
 def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str, object]:

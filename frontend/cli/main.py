@@ -1,4 +1,4 @@
-"""The command line, `pagewire serve` and `pagewire engine`: the only reader of argv and of flags in the environment.
+"""The command line, `pagewire serve`, `engine` and `bench`: the only reader of argv and of flags in the environment.
 
 What the command line asks and can't be met is one line on stderr and exit code 2; what the machine lacks is exit
 code 1. Only what `--help` needs is imported at the top: the commands import the rest when they run.
@@ -14,19 +14,11 @@ import click
 
 from pagewire.ipc.config import EngineConfig, ServerConfig
 from pagewire.ipc.errors import ConfigError, StartError
-from pagewire.version import __version__
 
-from .config_file import read_config_file
-from .flags import (
-    Flag,
-    FlagOption,
-    build_engine_config,
-    build_server_config,
-    engine_flags,
-    given_values,
-    server_flags,
-)
-from .refused import explain_unknown_command, explain_unknown_flag
+from .bench import bench_command
+from .command import CommandGroup, FlagCommand
+from .flags import build_engine_config, build_server_config, engine_flags, given_values, server_flags
+from .refused import explain_unknown_command
 
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -87,133 +79,17 @@ def _program(launcher: Launcher | None) -> click.Group:
 
         return default_launcher
 
-    program = _Program(
-        name="pagewire",
-        help="Serve large language models over HTTP and ZeroMQ, on small machines and large ones.",
-        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
-        params=[_version_option()],
+    return CommandGroup(
+        "pagewire",
+        "Serve large language models over HTTP and ZeroMQ, on small machines and large ones.",
+        [_serve_command(launch), _engine_command(launch), bench_command()],
+        explain=explain_unknown_command,
+        elsewhere={flag.name: "pagewire serve" for flag in [*engine_flags(), *server_flags()]},
     )
-    for command in (_serve_command(launch), _engine_command(launch)):
-        program.add_command(command)
-    return program
 
 
-def _dashed(word: str) -> str:
-    """Return the word as the parser compares it: `--max_num_seqs` is `--max-num-seqs`."""
-    return word.replace("_", "-")
-
-
-def _version_option() -> click.Option:
-    def show(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
-        if is_asked and not ctx.resilient_parsing:
-            click.echo(f"pagewire {__version__}")
-            ctx.exit()
-
-    return click.Option(
-        ["--version", "-v"], is_flag=True, is_eager=True, expose_value=False, callback=show,
-        help="Show the version and exit.",
-    )  # fmt: skip
-
-
-class _Program(click.Group):
-    """The group of commands; an unknown one gets one line."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = _dashed(args[0])
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            raise click.UsageError(explain_unknown_command(args[0], self.commands))
-        return super().resolve_command(ctx, args)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as exc:
-            known = ["--help", "--version"]
-            elsewhere = {flag.name: "pagewire serve" for flag in [*engine_flags(), *server_flags()]}
-            raise click.UsageError(explain_unknown_flag(exc.option_name, known, elsewhere)) from exc
-
-
-class _FlagCommand(click.Command):
-    """A command with flags from configs: --config, help by section, one line for what it does not have.
-
-    Args:
-        flags: the flags, in the order of the help text.
-        elsewhere: flags that other commands have, to the command.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        flags: Sequence[Flag],
-        elsewhere: Mapping[str, str],
-        extra_options: Sequence[click.Option],
-        callback: Callable[..., int],
-        help_text: str,
-    ) -> None:
-        self.flag_options = [FlagOption(flag) for flag in flags]
-        self._elsewhere = elsewhere
-        config_option = click.Option(
-            ["--config", "config_file"], metavar="FILE.yaml", is_eager=True, expose_value=False,
-            callback=self._read_config_file, help="YAML file of flags; the command line wins.",
-        )  # fmt: skip
-        self._general = [*extra_options, config_option, _version_option()]
-        super().__init__(
-            name,
-            params=[
-                click.Argument(["model_tag"], required=False, metavar="[MODEL]"),
-                *self.flag_options,
-                *self._general,
-            ],
-            callback=callback,
-            help=help_text,
-            short_help=help_text.partition(".")[0] + ".",
-            context_settings={"max_content_width": 110},
-        )
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, _repeat_flag_for_each_name(args))
-        except click.NoSuchOption as exc:
-            known = [name for param in self.params if isinstance(param, click.Option) for name in param.opts]
-            raise click.UsageError(explain_unknown_flag(exc.option_name, known, self._elsewhere)) from exc
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the flags in sections, one a config."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for option in self.flag_options:
-            record = option.get_help_record(ctx)
-            assert record is not None
-            sections.setdefault(option.flag.title, []).append(record)
-        general = [record for option in [*self._general, self.get_help_option(ctx)] if option is not None
-                   for record in [option.get_help_record(ctx)] if record is not None]  # fmt: skip
-        for title, records in [*sections.items(), ("General", general)]:
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-    def _read_config_file(self, ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
-        if path is not None:
-            ctx.default_map = read_config_file(path, self.flag_options, self._elsewhere)
-
-
-def _repeat_flag_for_each_name(args: Sequence[str]) -> list[str]:
-    """Return the arguments with `--served-model-name a b` spelled out as a flag before each name."""
-    spread: list[str] = []
-    names = -1  # seen since the flag; -1 when not behind it
-    for index, arg in enumerate(args):
-        if arg == "--":
-            return [*spread, *args[index:]]
-        if _dashed(arg) == _SERVED_NAME:
-            names = 0
-        elif arg.startswith("-"):
-            names = -1
-        elif names >= 0:
-            if names > 0:
-                spread.append(_SERVED_NAME)
-            names += 1
-        spread.append(arg)
-    return spread
+def _model_argument() -> click.Argument:
+    return click.Argument(["model_tag"], required=False, metavar="[MODEL]")
 
 
 def _serve_command(launch: Callable[[], Launcher]) -> click.Command:
@@ -225,9 +101,10 @@ def _serve_command(launch: Callable[[], Launcher]) -> click.Command:
         engine_config = build_engine_config(given)
         return launch().serve(engine_config, server_config)
 
-    return _FlagCommand(
+    return FlagCommand(
         "serve", [*engine_flags(), *server_flags()], {"--listen": "pagewire engine", "--insecure": "pagewire engine"},
-        [], serve, "Serve MODEL over HTTP with OpenAI's API. Without MODEL: the packaged SmolLM2-135M-Instruct.",
+        [_model_argument()], serve,
+        "Serve MODEL over HTTP with OpenAI's API. Without MODEL: the packaged SmolLM2-135M-Instruct.",
     )  # fmt: skip
 
 
@@ -237,7 +114,8 @@ def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
         engine_config = build_engine_config(given)
         return launch().run_engine(engine_config, listen, insecure)
 
-    options = [
+    params = [
+        _model_argument(),
         click.Option(
             ["--listen"], required=True, metavar="ADDRESS", help="Where clients attach: ipc:///path or tcp://host:port."
         ),
@@ -246,8 +124,8 @@ def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
         ),
     ]
     elsewhere = {flag.name: "pagewire serve" for flag in server_flags()}
-    return _FlagCommand(
-        "engine", engine_flags(), elsewhere, options, engine,
+    return FlagCommand(
+        "engine", engine_flags(), elsewhere, params, engine,
         "Run the engine for MODEL without HTTP. EngineClient, or `pagewire serve --engine ADDRESS`, attaches to it.",
     )  # fmt: skip
 
@@ -255,7 +133,7 @@ def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
 def _collect(model_tag: str | None) -> dict[str, object]:
     """Return the current command's given values by field name, with the positional MODEL as --model."""
     ctx = click.get_current_context()
-    assert isinstance(ctx.command, _FlagCommand)
+    assert isinstance(ctx.command, FlagCommand)
     given = given_values(ctx, ctx.command.flag_options)
     if model_tag == "":
         raise ConfigError("MODEL is empty; leave it out for the packaged SmolLM2-135M-Instruct.")

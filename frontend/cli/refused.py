@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import NamedTuple
+
+
+class RefusedFlags(NamedTuple):
+    """Flags without their dashes that a command refuses with a reason.
+
+    Attributes:
+        not_yet: to what they would do; these are to come.
+        needless: to why nobody needs them here.
+    """
+
+    not_yet: Mapping[str, str]
+    needless: Mapping[str, str]
+
 
 # Flag without dashes -> what it would do. These are to come.
 _NOT_YET: Mapping[str, str] = {
@@ -77,12 +91,59 @@ _NEEDLESS: Mapping[str, str] = {
     "performance-mode": "use --max-num-seqs and --max-num-batched-tokens",
 }
 
-_COMMANDS_NOT_YET = ("bench", "chat", "complete", "run-batch", "collect-env", "launch")
+SERVING = RefusedFlags(_NOT_YET, _NEEDLESS)
+
+BENCH_SERVE = RefusedFlags(
+    not_yet={
+        flag: what
+        for flags, what in (
+            ("target", "one server a run"),
+            ("plot plot-timeline plot-dataset-stats timeline-itl-thresholds", "it draws nothing"),
+            ("ramp-up-strategy ramp-up-start-rps ramp-up-end-rps", "the rate is the same throughout"),
+            ("random-prefix-len", "use --dataset-name prefix_repetition"),
+            ("input-len output-len", "use the flags of the dataset, like --random-input-len"),
+            ("custom-output-len hf-name hf-split hf-subset hf-output-len no-stream spec-bench-output-len",
+             "the datasets are random, sharegpt and prefix_repetition"),
+            ("top-p top-k min-p frequency-penalty presence-penalty repetition-penalty logprobs use-beam-search n",
+             "requests bring a temperature and nothing else for sampling"),
+            ("header extra-body", "requests bring the fields of the benchmark only"),
+            ("label metadata append-result request-id-prefix", "a result is one file of the run's own figures"),
+            ("ready-check-timeout-sec", "it sends one test request, and waits for no server to start"),
+            ("insecure", "certificates are always checked"),
+            ("profile", "it starts no profile on the server"),
+            ("lora-modules", "LoRA adapters"),
+        )
+        for flag in flags.split()
+    },
+    needless={
+        "tokenizer": "tokens are counted by the server",
+        "tokenizer-mode": "tokens are counted by the server",
+        "skip-tokenizer-init": "tokens are counted by the server",
+        "trust-remote-code": "no code of a checkpoint is run",
+        "served-model-name": "--model is the name to ask for",
+        "endpoint-type": "use --backend",
+        "disable-shuffle": "the same --seed gives the same order",
+        "no-oversample": "requests repeat only where a file has too few conversations, and the output says so",
+    },
+)  # fmt: skip
+
+_COMMANDS_NOT_YET = ("chat", "complete", "run-batch", "collect-env", "launch")
+
+_BENCH_COMMANDS_NOT_YET = ("throughput", "latency", "startup", "kernels", "sweep", "mm-processor")
 
 # Field -> word -> what to say of it; see Choice.
 REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
     "kv_cache_dtype": dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "int8"), "8-bit KV is not built"),
     "device": dict.fromkeys(("cuda", "gpu", "rocm", "xpu", "mps", "tpu", "hpu"), "this version computes on CPUs"),
+    "backend": dict.fromkeys(
+        ("sglang", "tgi", "tensorrt-llm", "lmdeploy", "llama.cpp", "deepspeed-mii", "scalellm"),
+        "openai is for any server with OpenAI's API",
+    )
+    | dict.fromkeys(("openai-audio", "openai-embeddings", "vllm-rerank"), "it measures streams of text"),
+    "dataset_name": dict.fromkeys(
+        ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
+        "its requests can't be made",
+    ),
     "kernels": {"cpu": "compiled CPU kernels", "triton": "GPU kernels"},
 }
 
@@ -94,22 +155,25 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def explain_unknown_flag(flag: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+def explain_unknown_flag(
+    flag: str, known: Iterable[str], elsewhere: Mapping[str, str], refused: RefusedFlags = SERVING
+) -> str:
     """Return one line on a flag that the command does not have.
 
     Args:
         flag: as it was typed, with its dashes; underscores count as dashes.
         known: the command's own flags, for a guess at what was meant.
         elsewhere: flags of other commands, to the command that has them.
+        refused: what the command does not take.
     """
     dashed = flag.partition("=")[0].replace("_", "-")
     name = dashed.lstrip("-").partition(".")[0]  # --compilation-config.level is a part of --compilation-config
     shown = dashed if dashed.startswith("-") else f"--{dashed}"
     for candidate in (name, name.removeprefix("no-"), name[:1] if shown.startswith("-O") else name):
-        if candidate in _NEEDLESS:
-            return f"{shown} is not needed: {_NEEDLESS[candidate]}. Leave it out."
-        if candidate in _NOT_YET:
-            return f"{shown} is not supported yet: {_NOT_YET[candidate]}."
+        if candidate in refused.needless:
+            return f"{shown} is not needed: {refused.needless[candidate]}. Leave it out."
+        if candidate in refused.not_yet:
+            return f"{shown} is not supported yet: {refused.not_yet[candidate]}."
         if f"--{candidate}" in elsewhere:
             return f"{shown} is a flag of `{elsewhere[f'--{candidate}']}`."
     return f"unknown flag {shown}{_guess(shown, known)}"
@@ -117,8 +181,17 @@ def explain_unknown_flag(flag: str, known: Iterable[str], elsewhere: Mapping[str
 
 def explain_unknown_command(name: str, known: Iterable[str]) -> str:
     """Return one line on a command that there is not."""
-    if name in _COMMANDS_NOT_YET:
-        return f"the command {name} is not supported yet."
+    return _explain_command(name, known, _COMMANDS_NOT_YET, "")
+
+
+def explain_unknown_benchmark(name: str, known: Iterable[str]) -> str:
+    """Return one line on a command of `pagewire bench` that there is not."""
+    return _explain_command(name, known, _BENCH_COMMANDS_NOT_YET, "bench ")
+
+
+def _explain_command(name: str, known: Iterable[str], not_yet: Iterable[str], group: str) -> str:
+    if name.replace("_", "-") in not_yet:
+        return f"the command {group}{name} is not supported yet."
     names = list(known)
     guess = _guess(name, names)
     return f"unknown command {name!r}{guess}" + ("" if guess != "." else f" There are: {', '.join(sorted(names))}.")

@@ -154,7 +154,10 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["serve", "--kv-cache-dtype", "fp8"], "fp8 is not supported yet"),
         (["serve", "--device", "cuda"], "cuda is not supported yet"),
         (["serve", "--quantization", "awq"], "--quantization is not supported yet"),
-        (["bench", "serve"], "bench is not supported yet"),
+        (["bench", "throughput"], "the command bench throughput is not supported yet"),
+        (["bench", "srve"], "did you mean serve?"),
+        (["bench", "--port", "1"], "--port is a flag of `pagewire bench serve`."),
+        (["chat"], "chat is not supported yet"),
         (["engine"], "--listen"),
     ],
 )
@@ -212,10 +215,12 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
     assert "serve" in capsys.readouterr().err
 
 
-def test_help_loads_nothing_that_only_serving_needs():
+@pytest.mark.parametrize("command", ["['serve', '--help']", "['bench', 'serve', '--help']"])
+def test_help_loads_nothing_that_only_running_needs(command: str):
     code = (
-        "import sys; from pagewire.frontend.cli.main import run; run(['serve', '--help']);"
-        "heavy = {'aiohttp', 'tokenizers', 'torch', 'numpy', 'zmq', 'yaml', 'jinja2', 'rich'} & set(sys.modules);"
+        f"import sys; from pagewire.frontend.cli.main import run; run({command});"
+        "heavy = {'aiohttp', 'tokenizers', 'torch', 'numpy', 'zmq', 'yaml', 'jinja2', 'rich', 'tqdm'};"
+        "heavy &= set(sys.modules);"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

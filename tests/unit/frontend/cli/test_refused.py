@@ -2,17 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.frontend.cli.flags import engine_flags, server_flags
-from pagewire.frontend.cli.refused import _NEEDLESS, _NOT_YET, explain_unknown_command, explain_unknown_flag
+from pagewire.frontend.cli.flags import Flag, bench_serve_flags, engine_flags, server_flags
+from pagewire.frontend.cli.refused import (
+    BENCH_SERVE,
+    SERVING,
+    RefusedFlags,
+    explain_unknown_benchmark,
+    explain_unknown_command,
+    explain_unknown_flag,
+)
 
 KNOWN = [flag.name for flag in [*engine_flags(), *server_flags()]]
 
 
-def test_a_flag_that_was_built_is_no_longer_refused():
-    built = {name.removeprefix("--") for name in KNOWN}
-    assert built.isdisjoint(_NOT_YET)
-    assert built.isdisjoint(_NEEDLESS)
-    assert set(_NOT_YET).isdisjoint(_NEEDLESS)
+@pytest.mark.parametrize(
+    ("flags", "refused"), [([*engine_flags(), *server_flags()], SERVING), (bench_serve_flags(), BENCH_SERVE)]
+)
+def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: RefusedFlags):
+    built = {flag.name.removeprefix("--") for flag in flags}
+    assert built.isdisjoint(refused.not_yet)
+    assert built.isdisjoint(refused.needless)
+    assert set(refused.not_yet).isdisjoint(refused.needless)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +49,14 @@ def test_each_unknown_flag_gets_the_line_that_helps(flag: str, part: str):
 def test_an_unknown_command_lists_what_there_is():
     assert explain_unknown_command("qqq", ["serve", "engine"]) == "unknown command 'qqq'. There are: engine, serve."
     assert explain_unknown_command("Serve", ["serve", "engine"]) == "unknown command 'Serve'; did you mean serve?"
+
+
+def test_each_command_refuses_its_own_flags():
+    assert "tokens are counted by the server" in explain_unknown_flag("--tokenizer", [], {}, BENCH_SERVE)
+    assert "the tokenizer is the model's own" in explain_unknown_flag("--tokenizer", [], {})
+    assert explain_unknown_flag("--quantization", [], {}, BENCH_SERVE) == "unknown flag --quantization."
+
+
+@pytest.mark.parametrize("name", ["throughput", "latency", "startup", "kernels", "sweep", "mm-processor"])
+def test_benchmarks_that_are_not_built_are_refused_by_name(name: str):
+    assert explain_unknown_benchmark(name, ["serve"]) == f"the command bench {name} is not supported yet."

@@ -1,0 +1,1 @@
+"""Benchmarks of any server with OpenAI's API: load with random arrivals, latencies, throughput."""

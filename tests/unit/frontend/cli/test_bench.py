@@ -1,0 +1,120 @@
+"""`pagewire bench serve` as it is typed: the config that it would run with, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pagewire.frontend.bench.config import BenchServeConfig
+from pagewire.frontend.cli.bench import bench_command
+from pagewire.frontend.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def config_of(*args: str) -> BenchServeConfig:
+    """The config that `pagewire bench serve ARGS` runs with."""
+    configs: list[BenchServeConfig] = []
+
+    def keep(config: BenchServeConfig, _say: Callable[[str], None]) -> int:
+        configs.append(config)
+        return 0
+
+    assert bench_command(keep).main(args=["serve", *args], prog_name="bench", standalone_mode=False) == 0
+    return configs[0]
+
+
+def test_no_flag_means_the_defaults_of_the_config():
+    assert config_of() == BenchServeConfig()
+
+
+def test_a_command_line_of_vllm_works_as_typed():
+    config = config_of(
+        "--backend", "vllm", "--model", "M", "--dataset-name", "sharegpt", "--num-prompts", "1k",
+        "--request-rate", "10", "--goodput", "ttft:500", "tpot:50", "--ignore-eos",
+        "--percentile_metrics", "ttft,e2el", "--save-result",
+    )  # fmt: skip
+    assert config.model == "M"
+    assert (config.dataset_name, config.num_prompts, config.request_rate) == ("sharegpt", 1000, 10.0)
+    assert config.limits_ms == {"ttft": 500.0, "tpot": 50.0}
+    assert config.metrics == ("ttft", "e2el")
+    assert config.ignore_eos
+    assert config.save_result
+
+
+def test_an_infinite_rate_may_be_typed():
+    assert math.isinf(config_of("--request-rate", "inf").request_rate)
+
+
+def test_the_key_comes_from_the_environment_if_not_typed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "of openai")
+    assert config_of().api_key == "of openai"
+    monkeypatch.setenv("PAGEWIRE_API_KEY", "own")
+    assert config_of().api_key == "own"
+    assert config_of("--api-key", "typed").api_key == "typed"
+
+
+def test_a_config_file_gives_flags(tmp_path: Path):
+    file = tmp_path / "bench.yaml"
+    file.write_text("num-prompts: 7\nrequest-rate: inf\ngoodput: [ttft:5, e2el:9]\n")
+    config = config_of("--config", str(file), "--seed", "3")
+    assert (config.num_prompts, config.seed, config.goodput) == (7, 3, ("ttft:5", "e2el:9"))
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--num-prompts", "0"], "--num-prompts"),
+        (["--port", "70000"], "--port"),
+        (["--request-rate", "0"], "--request-rate 0 must be above 0"),
+        (["--request-rate", "nan"], "--request-rate nan must be above 0"),
+        (["--burstiness", "-1"], "--burstiness -1 must be above 0"),
+        (["--max-concurrency", "0"], "--max-concurrency 0 must be at least 1"),
+        (["--temperature", "-1"], "--temperature -1"),
+        (["--random-range-ratio", "1"], "--random-range-ratio 1"),
+        (["--sharegpt-output-len", "0"], "--sharegpt-output-len 0"),
+        (["--base-url", "localhost:8000"], "must start with http"),
+        (["--backend", "openai-chat", "--endpoint", "/v1/completions"], "give openai."),
+        (["--endpoint", "/v1/chat/completions"], "give openai-chat."),
+        (["--dataset-path", "x.json"], "--dataset-path is for --dataset-name sharegpt"),
+        (["--goodput", "ttft"], "must be metric:ms"),
+        (["--goodput", "itl:5"], "ttft, tpot, e2el"),
+        (["--goodput", "ttft:x"], "'x' is no number"),
+        (["--goodput", "ttft:-1"], "at least 0 ms"),
+        (["--percentile-metrics", "ttft,tbt"], "'tbt' is not one of"),
+        (["--metric-percentiles", "101"], "from 0 to 100"),
+        (["--save-detailed"], "need --save-result"),
+        (["--result-dir", "x"], "need --save-result"),
+        (["--dataset-name", "burstgpt"], "burstgpt is not supported yet"),
+        (["--backend", "sglang"], "any server with OpenAI's API"),
+        (["--plot", "x.png"], "--plot is not supported yet"),
+        (["--target", "a=http://x"], "--target is not supported yet: one server a run"),
+        (["--tokenizer", "x"], "--tokenizer is not needed"),
+        (["--num-prompt", "1"], "did you mean --num-prompts?"),
+        (["extra"], "unexpected extra argument"),
+    ],
+)
+def test_what_can_not_be_met_is_one_line_and_exit_code_2(
+    args: list[str], part: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["bench", "serve", *args]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
+
+
+def test_addresses_and_paths_are_joined():
+    assert BenchServeConfig().request_url == "http://127.0.0.1:8000/v1/completions"
+    assert BenchServeConfig(host="::1", port=1).server_url == "http://[::1]:1"
+    assert BenchServeConfig(backend="openai-chat").request_url.endswith(":8000/v1/chat/completions")
+    assert BenchServeConfig(base_url="https://x/api/v1/").request_url == "https://x/api/v1/completions"
+    assert BenchServeConfig(base_url="https://x", endpoint="openai/completions").request_url == (
+        "https://x/openai/completions"
+    )
