@@ -1,4 +1,4 @@
-"""Everything that can be configured, its defaults and its checks: the only defaults in the project.
+"""Everything that can be configured, its defaults and its checks: the only defaults of the engine.
 
 The command line is generated from these fields: a field's name is the flag (`max_num_seqs` -> `--max-num-seqs`), its
 `Meta.description` the help text. Facts learned at start (num_blocks, the fitted max_model_len) travel up in

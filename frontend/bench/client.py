@@ -107,7 +107,7 @@ class StreamRecorder:
             StreamBroken: it brought no token, or broke off.
         """
         if not self._is_finished:
-            raise StreamBroken("the stream broke off before its end")
+            raise StreamBroken("the stream broke off before its end, or the answer is no stream")
         if not self._times_s:
             raise StreamBroken("the stream ended without a token")
         usage = self._usage or _Usage()

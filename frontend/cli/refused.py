@@ -142,7 +142,7 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
     | dict.fromkeys(("openai-audio", "openai-embeddings", "vllm-rerank"), "it measures streams of text"),
     "dataset_name": dict.fromkeys(
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
-        "its requests can't be made",
+        "there is no reader for it",
     ),
     "kernels": {"cpu": "compiled CPU kernels", "triton": "GPU kernels"},
 }

@@ -108,13 +108,3 @@ def test_what_can_not_be_met_is_one_line_and_exit_code_2(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert part in err
-
-
-def test_addresses_and_paths_are_joined():
-    assert BenchServeConfig().request_url == "http://127.0.0.1:8000/v1/completions"
-    assert BenchServeConfig(host="::1", port=1).server_url == "http://[::1]:1"
-    assert BenchServeConfig(backend="openai-chat").request_url.endswith(":8000/v1/chat/completions")
-    assert BenchServeConfig(base_url="https://x/api/v1/").request_url == "https://x/api/v1/completions"
-    assert BenchServeConfig(base_url="https://x", endpoint="openai/completions").request_url == (
-        "https://x/openai/completions"
-    )
