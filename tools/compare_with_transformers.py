@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
+from transformers import AutoModelForCausalLM, GenerationMixin
 
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.frontend.offline.llm import LLM
@@ -64,10 +64,12 @@ def main() -> int:
 def greedy(model: GenerationMixin, prompt_ids: list[int], num_tokens: int) -> list[int]:
     """Greedy ids of `transformers`, end tokens ignored."""
     prompt = torch.tensor([prompt_ids])
-    config = GenerationConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-        do_sample=False, max_new_tokens=num_tokens, eos_token_id=None, pad_token_id=0
+    # A None given to `generate` is filled in from here again, so the model's own end token must go here.
+    assert model.generation_config is not None
+    model.generation_config.eos_token_id = None
+    ids: torch.Tensor = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=num_tokens, pad_token_id=0
     )
-    ids: torch.Tensor = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
     return ids[0, len(prompt_ids) :].tolist()
 
 
