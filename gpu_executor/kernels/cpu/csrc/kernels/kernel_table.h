@@ -1,0 +1,81 @@
+// What each instruction set provides: kernels that work on one tile, in the calling thread.
+//
+// Everything about threads, tiles and the order of a step lies above this table and is compiled once; everything about
+// vectors lies below it and is compiled once an instruction set (isa/*.cpp), with that set's compiler flags.
+//
+// Rows never meet: what a kernel computes for a row (a token, or a token's head) has the same bits whatever rows are in
+// the same call, and however rows and panels were cut into tiles. Each number's operations follow one fixed order.
+#pragma once
+
+#include <cstdint>
+
+#include "../weights/packed_matrix.h"
+
+namespace pagewire {
+
+enum class ElementType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+// The input rows of a product. Quantized layouts read the integers, dense ones the floats; what is not read may be null.
+// Quantized: value ~ scales[group] * values, each group of kGroup input channels by itself; rows are padded to whole
+// groups with zeros. sums[group] = scales[group] * (sum of the group's values): what a weight's minimum multiplies.
+// half_sums is the same for each half group (two a group), read by kInt8Half with minima.
+struct ActivationRows {
+  const float* floats;  // row r at floats + r * float_stride
+  int64_t float_stride;
+  const int8_t* values;  // row r at values + r * num_groups * kGroup
+  const float* scales;   // row r at scales + r * num_groups
+  const float* sums;     // row r at sums + r * num_groups
+  const float* half_sums;  // row r at half_sums + r * num_groups * 2
+  int64_t num_groups;
+};
+
+// Where a product goes: element (row, output channel) at out[row * stride + channel]. Only real output channels are
+// written, padding is not.
+struct OutputRows {
+  float* out;
+  int64_t stride;
+  bool add;  // add to what is there (the residual stream), instead of replacing it
+};
+
+struct KernelTable {
+  const char* name;  // "avx2", "avx512", "avx512_vnni", "amx", "neon", "portable"
+
+  // --- linear.inl -------------------------------------------------------------------------------------------------
+  // Quantize one row of n floats: see ActivationRows. sums and half_sums may be null. Rounds half to even; a group of
+  // zeros has scale 0; a NaN or infinity in a group makes that group's scale NaN (so that it shows in the output).
+  void (*quantize_row)(const float* x, int64_t n, int8_t* values, float* scales, float* sums, float* half_sums);
+
+  // Rows [row_begin, row_end) times panels [panel_begin, panel_end), any of them; bias included (once, when given).
+  // work: linear_work_bytes(matrix) bytes of the calling thread's own, 64-byte aligned.
+  void (*linear_tile)(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end, const ActivationRows& x,
+                      int64_t row_begin, int64_t row_end, const OutputRows& y, void* work);
+  int64_t (*linear_work_bytes)(const PackedMatrix& matrix);
+
+  // --- elementwise.inl --------------------------------------------------------------------------------------------
+  // out = x / sqrt(mean(x^2) + eps) * weight
+  void (*rms_norm_row)(const float* x, const float* weight, int64_t n, float eps, float* out);
+  // total += x
+  void (*add_row)(const float* x, int64_t n, float* total);
+  // out = gate / (1 + exp(-gate)) * up
+  void (*silu_and_mul_row)(const float* gate, const float* up, int64_t n, float* out);
+  // Rotate one head in place: channel i pairs with channel i + half.
+  void (*rotate_head)(float* head, const float* cos, const float* sin, int64_t half);
+  // Convert n floats to a KV dtype, written `stride` elements apart; and n elements of any dtype to floats.
+  void (*store_elements)(const float* x, int64_t n, ElementType type, void* out, int64_t stride);
+  void (*load_elements)(const void* x, int64_t n, ElementType type, float* out);
+  // One row of a matrix, as floats: an embedding.
+  void (*unpack_row)(const PackedMatrix& matrix, int64_t row, float* out);
+
+  // --- attention.inl: see attention.h -----------------------------------------------------------------------------
+  void (*attention_task)(const struct AttentionStep& step, const struct AttentionTask& task, void* work);
+  void (*attention_merge)(const struct AttentionStep& step, int64_t token, int64_t head);
+
+  // --- sampling.inl -----------------------------------------------------------------------------------------------
+  // Index of the largest of n floats, the lowest of equals; *value is that largest (NaN if any is NaN).
+  int64_t (*argmax_row)(const float* x, int64_t n, float* value);
+};
+
+// The best table that this CPU can run, or the one of that name; null if the build or the CPU lacks it.
+const KernelTable* find_kernels(const char* name_or_auto);
+
+}  // namespace pagewire
