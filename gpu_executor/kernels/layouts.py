@@ -1,23 +1,43 @@
 """The canonical layouts that kernels know: what a weight looks like after load, whatever file it came from.
 
-A new layout (4-bit grouped, 8-bit, fp8) is one more struct here, one more member of `LinearWeight`, and one more case
-in each backend's `linear`.
+Loaders make canonical weights, row-major and easy to read; a backend may bring them into an order of its own at load
+(`Ops.prepare_weight`). A new layout (fp8, say) is one more class here and one more case in each backend's `linear`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
 
+# Input channels that share a scale; 8-bit weights may halve it.
+GROUP_SIZE = 32
+
+
+class LinearWeight(ABC):
+    """A matrix of out_features rows and in_features columns, perhaps with a bias: what a linear product takes."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def out_features(self) -> int:
+        """Rows of the matrix: channels that a product with it gives."""
+
+    @property
+    @abstractmethod
+    def in_features(self) -> int:
+        """Columns of the matrix: channels that a product with it takes."""
+
 
 @dataclass(slots=True)
-class DenseWeight:
+class DenseWeight(LinearWeight):
     """A plain matrix.
 
     Attributes:
-        weight: [out_features, in_features], compute dtype, contiguous.
-        bias: [out_features], compute dtype, or None.
+        weight: [out_features, in_features], float32, float16 or bfloat16, contiguous.
+        bias: [out_features], any of these dtypes, or None.
     """
 
     weight: Tensor
@@ -25,12 +45,92 @@ class DenseWeight:
 
     @property
     def out_features(self) -> int:
-        """Rows of the matrix: channels that a product with it gives."""
         return self.weight.shape[0]
 
+    @property
+    def in_features(self) -> int:
+        return self.weight.shape[1]
 
-# Every layout that a linear product or an embedding may meet.
-LinearWeight = DenseWeight
+
+@dataclass(slots=True)
+class Int4Weight(LinearWeight):
+    """Codes of 4 bits in groups of 32 input channels: weight = scale * code + minimum, code 0 to 15.
+
+    The order of the codes is ggml's. Channels that pad the last group have codes, scales and minima that give zero.
+
+    Attributes:
+        codes: [out_features, num_groups * 16] uint8, contiguous. Byte j of a group holds the code of its channel j in
+            the low four bits and that of channel j + 16 in the high four.
+        scale: [out_features, num_groups] float16, contiguous.
+        minimum: like `scale`.
+        num_channels: columns that are real, at most num_groups * 32.
+        bias: [out_features] float32, or None.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    minimum: Tensor
+    num_channels: int
+    bias: Tensor | None = None
+
+    @property
+    def out_features(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def in_features(self) -> int:
+        return self.num_channels
+
+
+@dataclass(slots=True)
+class Int8Weight(LinearWeight):
+    """Codes of 8 bits in groups of input channels: weight = scale * code (+ minimum), code -127 to 127.
+
+    -128 is left out, so that a code's absolute value fits 7 bits: kernels multiply it by a signed activation so.
+
+    Attributes:
+        codes: [out_features, in_features] int8, contiguous; in_features is a multiple of 32.
+        scale: [out_features, in_features / group_size] float16, contiguous, group_size 32 or 16.
+        minimum: like `scale`, or None: zero everywhere.
+        bias: [out_features] float32, or None.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    minimum: Tensor | None = None
+    bias: Tensor | None = None
+
+    @property
+    def out_features(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def in_features(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def group_size(self) -> int:
+        """Input channels that share a scale: 32 or 16."""
+        return self.codes.shape[1] // self.scale.shape[1]
+
+
+@dataclass(slots=True)
+class StackedWeight(LinearWeight):
+    """Matrices of different layouts, the rows of one below those of the other: a fused projection of mixed types.
+
+    Attributes:
+        parts: at least two, of the same in_features, none of them stacked; each has its own bias, or none.
+    """
+
+    parts: tuple[LinearWeight, ...]
+
+    @property
+    def out_features(self) -> int:
+        return sum(part.out_features for part in self.parts)
+
+    @property
+    def in_features(self) -> int:
+        return self.parts[0].in_features
 
 
 @dataclass(frozen=True, slots=True)

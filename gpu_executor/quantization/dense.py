@@ -18,8 +18,10 @@ class DenseMethod(QuantMethod):
         return DenseWeight(weight=weight, bias=bias)
 
     def load_rows(self, weight: LinearWeight, first_row: int, tensor: CheckpointTensor) -> None:
+        assert isinstance(weight, DenseWeight), "this method made the weight"
         tensor.copy_to(weight.weight[first_row : first_row + tensor.shape[0]])
 
     def load_bias(self, weight: LinearWeight, first_row: int, tensor: CheckpointTensor) -> None:
+        assert isinstance(weight, DenseWeight), "this method made the weight"
         assert weight.bias is not None, "a bias is a target of loading only where there is one"
         tensor.copy_to(weight.bias[first_row : first_row + tensor.shape[0]])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..layouts import LinearWeight
+from .dequantize import bias_of, dequantize, dequantize_rows
 
 # Rows of one product. Matrix libraries pick another kernel, and with it another order of additions, for another number
 # of rows (1, 2, 5 and 7 rows gave other bits than 16); at one fixed shape every row of the tile is treated alike.
@@ -21,16 +22,17 @@ def linear(x: Tensor, weight: LinearWeight) -> Tensor:
     if padded_rows != num_rows or not values.is_contiguous():
         values = torch.zeros(padded_rows, in_features, device=x.device)
         values[:num_rows] = x
-    matrix = weight.weight.float()
+    matrix = dequantize(weight)
     product = torch.empty(padded_rows, weight.out_features, device=x.device)
     for start in range(0, padded_rows, ROW_TILE):
         product[start : start + ROW_TILE] = torch.mm(matrix, values[start : start + ROW_TILE].t()).t()
     product = product[:num_rows]
-    if weight.bias is not None:
-        product += weight.bias.float()
+    bias = bias_of(weight)
+    if bias is not None:
+        product += bias
     return product.to(x.dtype)
 
 
 def embedding(input_ids: Tensor, weight: LinearWeight) -> Tensor:
     """See `Ops.embedding`."""
-    return weight.weight.index_select(0, input_ids)
+    return dequantize_rows(weight, input_ids)

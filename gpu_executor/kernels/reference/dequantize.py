@@ -1,0 +1,83 @@
+"""Canonical weights as plain float32 matrices: what a quantized weight stands for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..layouts import GROUP_SIZE, DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+
+
+def dequantize(weight: LinearWeight) -> Tensor:
+    """Return the matrix [out_features, in_features] in float32, each number rounded once a multiplication or addition.
+
+    Raises:
+        TypeError: if the layout is a backend's own, and not a canonical one.
+    """
+    match weight:
+        case DenseWeight():
+            return weight.weight.float()
+        case Int4Weight():
+            return _dequantize_int4(weight.codes, weight.scale, weight.minimum)[:, : weight.in_features]
+        case Int8Weight():
+            return _dequantize_int8(weight.codes, weight.scale, weight.minimum)
+        case StackedWeight():
+            return torch.cat([dequantize(part) for part in weight.parts])
+    raise TypeError(f"{type(weight).__name__} is no canonical layout")
+
+
+def dequantize_rows(weight: LinearWeight, rows: Tensor) -> Tensor:
+    """Return some rows of the matrix, [num_rows, in_features]: float32, or a dense weight's own dtype.
+
+    Args:
+        weight: any canonical layout but a stack: an embedding is never stacked.
+        rows: [num_rows] int64.
+
+    Raises:
+        TypeError: if the layout is another one.
+    """
+    match weight:
+        case DenseWeight():
+            return weight.weight.index_select(0, rows)
+        case Int4Weight():
+            codes, scale, minimum = (
+                part.index_select(0, rows) for part in (weight.codes, weight.scale, weight.minimum)
+            )
+            return _dequantize_int4(codes, scale, minimum)[:, : weight.in_features]
+        case Int8Weight():
+            minima = None if weight.minimum is None else weight.minimum.index_select(0, rows)
+            return _dequantize_int8(weight.codes.index_select(0, rows), weight.scale.index_select(0, rows), minima)
+    raise TypeError(f"rows can't be looked up in a {type(weight).__name__}")
+
+
+def bias_of(weight: LinearWeight) -> Tensor | None:
+    """Return the bias of all rows, [out_features] float32; None if no part has one.
+
+    Raises:
+        TypeError: if the layout is a backend's own, and not a canonical one.
+    """
+    match weight:
+        case DenseWeight() | Int4Weight() | Int8Weight():
+            return None if weight.bias is None else weight.bias.float()
+        case StackedWeight():
+            biases = [bias_of(part) for part in weight.parts]
+            if all(bias is None for bias in biases):
+                return None
+            zeros = [torch.zeros(part.out_features) for part in weight.parts]
+            return torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
+    raise TypeError(f"{type(weight).__name__} is no canonical layout")
+
+
+def _dequantize_int4(codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+    out_features, num_groups = scale.shape
+    packed = codes.view(out_features, num_groups, GROUP_SIZE // 2)
+    values = torch.cat((packed & 0x0F, packed >> 4), dim=2).float()
+    return (values.mul_(scale.float().unsqueeze(2)).add_(minimum.float().unsqueeze(2))).view(out_features, -1)
+
+
+def _dequantize_int8(codes: Tensor, scale: Tensor, minimum: Tensor | None) -> Tensor:
+    out_features, num_groups = scale.shape
+    values = codes.view(out_features, num_groups, -1).float().mul_(scale.float().unsqueeze(2))
+    if minimum is not None:
+        values.add_(minimum.float().unsqueeze(2))
+    return values.view(out_features, -1)
