@@ -65,6 +65,8 @@ class Engine:
         self._num_steps = 0
         self._num_scheduled_tokens = 0
         self._step_s = 0.0
+        self._num_busy_rows = 0
+        self._num_available_rows = 0
 
     def add_request(self, client: ClientId, request: AddRequest, now: float) -> None:
         """Accept a request, or refuse it; either is told with the next outputs.
@@ -144,6 +146,9 @@ class Engine:
         if not output.scheduled:
             self._has_news = False
             return None
+        if self._scheduler.waiting:  # with an empty queue, rows idle for lack of requests
+            self._num_busy_rows += len(output.scheduled)
+            self._num_available_rows += self._scheduler.max_num_seqs
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
         step = self._step_builder.build(output, retired)
@@ -174,7 +179,7 @@ class Engine:
 
     def take_outputs(self) -> dict[ClientId, StepOutputs]:
         """Return one message for each client with anything to be told since the last call."""
-        return self._outbox.take(self.stats)
+        return self._outbox.take(self.stats) if self._outbox.has_news else {}
 
     def call_utility(self, client: ClientId, call: CallUtility) -> UtilityResult:
         """Answer a utility call; see `utilities` for the methods."""
@@ -204,6 +209,9 @@ class Engine:
             prefix_cache_hits=self._scheduler.prefix_cache_hits,
             num_preemptions=self._scheduler.num_preemptions,
             step_s=self._step_s,
+            num_filled_slots=self._cache.num_filled_slots(self._scheduler.running),
+            num_busy_rows=self._num_busy_rows,
+            num_available_rows=self._num_available_rows,
         )
 
     def check_invariants(self) -> None:

@@ -63,6 +63,11 @@ class Outbox:
         """Forget what a client that went away was to be told."""
         self._news.pop(client, None)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether any client is to be told something."""
+        return bool(self._news)
+
     def take(self, stats: StepStats) -> dict[ClientId, StepOutputs]:
         """Return one message for each client with news, and begin anew."""
         news, self._news = self._news, {}

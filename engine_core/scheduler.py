@@ -50,6 +50,7 @@ class Scheduler:
     the next step; a decode is a child that lacks one token. Running children come first, then waiting ones.
 
     Attributes:
+        max_num_seqs: children that may run at once.
         running: in order of admission.
         retired_row_ids: rows that the executor holds and no child has any more.
         num_preemptions: counter.
@@ -60,7 +61,7 @@ class Scheduler:
         self._max_num_batched_tokens = config.max_num_batched_tokens
         # Every running child gets a token a step: more of them than the budget has would leave the last ones waiting
         # amid their answers.
-        self._max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._cache = cache
         self.waiting = WaitingQueue()
         self.running: dict[Child, None] = {}
@@ -162,7 +163,7 @@ class Scheduler:
             num_seqs += child.num_seqs
             # Whoever can't be admitted holds up those behind, or a large request would never find its room.
             # A fork that is larger than the limit runs alone.
-            is_too_many = num_seqs > self._max_num_seqs and bool(self.running)
+            is_too_many = num_seqs > self.max_num_seqs and bool(self.running)
             if child.num_steps_in_flight or is_too_many or not self._try_admit(child):
                 break
             self.waiting.pop()

@@ -107,6 +107,9 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     prefix_cache_hits: int = 0  # counter, tokens
     num_preemptions: int = 0  # counter
     step_s: float = 0.0  # the last step's time in the executor
+    num_filled_slots: int = 0  # of the used blocks' slots, those that hold a token or that a step in flight writes
+    num_busy_rows: int = 0  # counter: rows that computed, of the steps that left requests waiting
+    num_available_rows: int = 0  # counter: rows that these steps could have had
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

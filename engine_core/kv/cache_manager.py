@@ -135,6 +135,24 @@ class CacheManager:
             child = request.children[0]
             self._extend_digests(child, len(child.token_ids) // self.block_size)
 
+    def num_filled_slots(self, children: Iterable[Child]) -> int:
+        """Return how many slots of the used blocks hold a token, each counted once however many children share it.
+
+        Args:
+            children: all that have blocks.
+        """
+        num_empty = 0
+        shared_tails: set[int] = set()
+        for child in children:
+            block_ids = child.block_ids
+            # Only the children of one request share a block that is not full, until each has its own copy.
+            if child.request.n > 1 and self.pool.blocks[block_ids[-1]].ref_count > 1:
+                if block_ids[-1] in shared_tails:
+                    continue
+                shared_tails.add(block_ids[-1])
+            num_empty += len(block_ids) * self.block_size - child.num_computed_tokens
+        return self.pool.num_used_blocks * self.block_size - num_empty
+
     def check_invariants(self, children: Iterable[Child]) -> None:
         """Assert that the pool agrees with the block tables of `children`, which must be all that have one."""
         self.pool.check_invariants(child.block_ids for child in children)

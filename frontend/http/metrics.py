@@ -1,5 +1,7 @@
 """/metrics in Prometheus' text format, with vLLM's names, so that existing dashboards and alerts read it.
 
+What vLLM has no figure for bears our own prefix, pagewire.
+
 Nothing here runs per token but a bisection: the core's state arrives as one `StepStats` a step, requests report
 themselves when they end, and the families are built when someone scrapes.
 """
@@ -105,6 +107,7 @@ class EngineTotals:
 
 _COUNTERS = (
     "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions",
+    "num_busy_rows", "num_available_rows",
 )  # fmt: skip
 
 
@@ -204,6 +207,8 @@ class Metrics(Collector):
         yield self._gauge("num_requests_waiting", stats.num_waiting)
         yield self._gauge("kv_cache_usage_perc", usage)
         yield self._gauge("gpu_cache_usage_perc", usage)  # its name in older dashboards
+        num_used_slots = stats.num_used_blocks * self._info.block_size
+        yield self._gauge("kv_slots_filled_perc", stats.num_filled_slots / (num_used_slots or 1), prefix="pagewire")
         info = self._info
         facts = {
             "block_size": str(info.block_size),
@@ -221,6 +226,8 @@ class Metrics(Collector):
         yield self._counter("prefix_cache_queries", [({}, totals.total("prefix_cache_queries"))])
         yield self._counter("prefix_cache_hits", [({}, totals.total("prefix_cache_hits"))])
         yield self._counter("num_preemptions", [({}, totals.total("num_preemptions"))])
+        yield self._counter("busy_rows", [({}, totals.total("num_busy_rows"))], prefix="pagewire")
+        yield self._counter("available_rows", [({}, totals.total("num_available_rows"))], prefix="pagewire")
         yield self._counter("prompt_tokens_cached", [({}, self._num_prompt_tokens_cached)])
         yield self._counter(
             "prompt_tokens_by_source",
@@ -247,15 +254,15 @@ class Metrics(Collector):
             durations.add_metric(list(route), histogram.buckets(), histogram.sum)
         yield durations
 
-    def _gauge(self, name: str, value: float, extra: dict[str, str] | None = None) -> Metric:
+    def _gauge(self, name: str, value: float, extra: dict[str, str] | None = None, *, prefix: str = "vllm") -> Metric:
         labels = {**self._labels, **(extra or {})}
-        family = GaugeMetricFamily(f"vllm:{name}", _help(name), labels=list(labels))
+        family = GaugeMetricFamily(f"{prefix}:{name}", _help(name), labels=list(labels))
         family.add_metric(list(labels.values()), value)
         return family
 
-    def _counter(self, name: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    def _counter(self, name: str, samples: Iterable[tuple[dict[str, str], float]], *, prefix: str = "vllm") -> Metric:
         samples = list(samples)
-        family = CounterMetricFamily(f"vllm:{name}", _help(name), labels=[*self._labels, *samples[0][0]])
+        family = CounterMetricFamily(f"{prefix}:{name}", _help(name), labels=[*self._labels, *samples[0][0]])
         for extra, value in samples:
             family.add_metric([*self._labels.values(), *extra.values()], value)
         return family
@@ -296,6 +303,9 @@ _HELP = {
     "num_requests_waiting": "Requests that wait for their first or next schedule.",
     "kv_cache_usage_perc": "Share of KV blocks in use, from 0 to 1.",
     "gpu_cache_usage_perc": "Share of KV blocks in use, from 0 to 1 (older name).",
+    "kv_slots_filled_perc": "Share of the slots of used KV blocks that hold a token, from 0 to 1.",
+    "busy_rows": "Rows that computed, of the steps that left requests waiting.",
+    "available_rows": "Rows that the steps which left requests waiting could have had.",
     "prompt_tokens": "Prompt tokens prefilled, computed or cached.",
     "generation_tokens": "Output tokens drawn.",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",

@@ -151,6 +151,18 @@ class EngineDriver:
     def _check_invariants(self) -> None:
         if self.checks_invariants:
             self.engine.check_invariants()
+            assert self.engine.stats.num_filled_slots == self._count_filled_slots()
+
+    def _count_filled_slots(self) -> int:
+        """Slots that a token's KV is written to, counted one by one."""
+        block_size = self.engine._cache.block_size
+        return len(
+            {
+                (child.block_ids[position // block_size], position % block_size)
+                for child in self.engine._scheduler.running
+                for position in range(child.num_computed_tokens)
+            }
+        )
 
     def _collect_one(self, client: ClientId, outputs: StepOutputs) -> None:
         assert outputs.stats is not None

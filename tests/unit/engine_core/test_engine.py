@@ -168,3 +168,35 @@ def test_every_step_is_told_to_every_client_that_waits():
     assert (news.starts, news.deltas, news.ends) == ([], [], []), "a chunk of a prompt brings no token"
     assert news.stats.num_scheduled_tokens == 4
     assert news.stats.num_steps == 1
+
+
+def test_rows_count_while_requests_wait_and_not_once_the_queue_is_empty():
+    driver = build_driver(max_num_seqs=2)
+    driver.add(*(build_request(i, [i, i + 1], max_tokens=4) for i in range(1, 4)))
+    driver.step()
+    stats = driver.engine.stats
+    assert (stats.num_busy_rows, stats.num_available_rows) == (2, 2)
+    driver.run()
+    stats = driver.engine.stats
+    # Two requests run four steps side by side; while the third one runs nobody waits.
+    assert (stats.num_busy_rows, stats.num_available_rows) == (8, 8)
+
+
+def test_row_that_waits_for_token_budget_is_not_busy():
+    driver = build_driver(max_num_seqs=4, budget=4)
+    driver.add(*(build_request(i, range(4), max_tokens=2, salt=str(i)) for i in range(1, 4)))
+    driver.step()
+    stats = driver.engine.stats
+    assert (stats.num_busy_rows, stats.num_available_rows) == (1, 4)
+
+
+def test_filled_slots_are_those_of_the_tokens_that_are_kept():
+    driver = build_driver(block_size=4)
+    driver.add(build_request(1, range(6), n=3, max_tokens=3))
+    driver.step()
+    # Three children share the prompt's blocks: six of eight slots, counted once.
+    assert driver.engine.stats.num_filled_slots == 6
+    driver.step()
+    assert driver.engine.stats.num_filled_slots == 4 + 3 * 3
+    driver.run()
+    assert driver.engine.stats.num_filled_slots == 0

@@ -135,3 +135,18 @@ async def test_scrape_has_every_name_that_dashboards_read():
                 families = {family.name for family in text_string_to_metric_families(await response.text())}
             assert {f"vllm:{name}" for name in _DASHBOARD_NAMES.split()} <= families
             assert "process_resident_memory_bytes" in families
+
+
+def test_memory_waste_and_row_use_can_be_read_off_a_scrape():
+    info = engine_info()
+    metrics = Metrics("m", info)
+    metrics.step_done(
+        StepStats(
+            num_steps=1, num_blocks=10, num_used_blocks=4, num_filled_slots=3 * info.block_size,
+            num_busy_rows=19, num_available_rows=20,
+        )
+    )  # fmt: skip
+    registry = registered(metrics)
+    assert registry.get_sample_value("pagewire:kv_slots_filled_perc", _LABELS) == 0.75
+    assert registry.get_sample_value("pagewire:busy_rows_total", _LABELS) == 19
+    assert registry.get_sample_value("pagewire:available_rows_total", _LABELS) == 20
