@@ -13,14 +13,16 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "kernel_table.h"
 
 namespace pagewire {
 
 constexpr int64_t kKeyStep = 64;
-constexpr int64_t kKeySplit = 512;
+constexpr int64_t kKeySplit = 256;
+
+// Rows of a tile, about: what a step of keys, once converted to floats, is used for.
+constexpr int64_t kTileRows = 96;
 
 struct AttentionStep {  // one layer of one step; all pointers are the caller's
   const float* query;   // [num_tokens, num_heads * head_dim] rows at query_stride, rotated
@@ -40,6 +42,23 @@ struct AttentionStep {  // one layer of one step; all pointers are the caller's
   float* partials;               // room for what splits give until they are merged, see AttentionPlan
 };
 
-struct AttentionTask;  // a range of one request's query tokens, one KV head, a range of splits (attention_plan.h)
+struct AttentionTask;   // attention_plan.h
+struct AttentionMerge;
+
+// Query tokens that a tile has room for.
+inline int64_t attention_tile_tokens(int64_t num_heads, int64_t num_kv_heads) {
+  const int64_t tokens = kTileRows * num_kv_heads / num_heads;
+  return tokens > 0 ? tokens : 1;
+}
+// Floats of one row's partial result of one split: largest score, sum of weights, and from kPartialHead on the values.
+constexpr int64_t kPartialHead = 16;
+inline int64_t attention_partial_floats(int64_t head_dim) { return kPartialHead + round_up(head_dim, 16); }
+// Work space of attention_task: the calling thread's own, 64-byte aligned. One step of keys and of values as floats; a
+// row's query, two sets of weighted values, scores of a step and a few numbers of its own.
+inline int64_t attention_work_bytes(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
+  const int64_t channels = round_up(head_dim, 16);
+  const int64_t rows = attention_tile_tokens(num_heads, num_kv_heads) * (num_heads / num_kv_heads);
+  return 4 * (2 * kKeyStep * channels + rows * (3 * channels + kKeyStep) + round_up(rows, 16) * 8);
+}
 
 }  // namespace pagewire

@@ -66,9 +66,13 @@ struct KernelTable {
   // One row of a matrix, as floats: an embedding.
   void (*unpack_row)(const PackedMatrix& matrix, int64_t row, float* out);
 
-  // --- attention.inl: see attention.h -----------------------------------------------------------------------------
+  // --- attention.inl: see attention.h and attention_plan.h ---------------------------------------------------------
+  // Write a token's key or value heads, [num_kv_heads, head_dim] floats, into its slot of that cache: see attention.h.
+  void (*store_key)(const float* key, int64_t slot, const struct AttentionStep& step);
+  void (*store_value)(const float* value, int64_t slot, const struct AttentionStep& step);
+  // Tasks of a plan, in any order; when all are done, its merges. work: attention_work_bytes() of the thread's own.
   void (*attention_task)(const struct AttentionStep& step, const struct AttentionTask& task, void* work);
-  void (*attention_merge)(const struct AttentionStep& step, int64_t token, int64_t head);
+  void (*attention_merge)(const struct AttentionStep& step, const struct AttentionMerge& merge);
 
   // --- sampling.inl -----------------------------------------------------------------------------------------------
   // Index of the largest of n floats, the lowest of equals; *value is that largest (NaN if any is NaN).
