@@ -105,7 +105,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
             device=device,
             ops=ops,
         )
-        runner = _make_runner(config, model_config, model, kv_cache, device)
+        runner = _make_runner(config, model_config, model, kv_cache, ops, device)
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
     ready = ExecutorReady(
@@ -169,7 +169,12 @@ def _settle_blocks(
 
 
 def _make_runner(
-    config: EngineConfig, model_config: ModelConfig, model: Model, kv_cache: KVCache, device: torch.device
+    config: EngineConfig,
+    model_config: ModelConfig,
+    model: Model,
+    kv_cache: KVCache,
+    ops: Ops,
+    device: torch.device,
 ) -> ModelRunner:
     num_drawable = min(model_config.tokenizer_size, model_config.vocab_size)
     limits = RowLimits(
@@ -179,7 +184,7 @@ def _make_runner(
         num_drawable=num_drawable,
     )
     batch = InputBatch(config.scheduler.max_num_seqs, limits, device)
-    return ModelRunner(model, kv_cache, batch, Sampler(num_drawable))
+    return ModelRunner(model, kv_cache, batch, Sampler(num_drawable, ops))
 
 
 def _run_one_token(runner: ModelRunner, epoch: int) -> None:

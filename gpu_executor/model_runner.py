@@ -107,12 +107,15 @@ class ModelRunner:
         drawing = [rows[i] for i in inputs.draw_rows]
         if not drawing:
             return []
-        logits = self._model.compute_logits(hidden[inputs.metadata.logits_indices[: len(drawing)]])
         draws = [
             Draw(self._batch.sampling_of(row.row_id), self._batch.history_of(row.row_id), row.num_draws)
             for row in drawing
         ]
-        results = self._sampler.sample(logits, draws)
+        if len(drawing) != hidden.shape[0]:
+            hidden = hidden[inputs.metadata.logits_indices[: len(drawing)]]
+        kept_rows = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
+        output = self._model.choose_tokens(hidden, self._sampler.vocab_size, kept_rows)
+        results = self._sampler.sample(output, draws)
         for row, drawn in zip(drawing, results, strict=True):
             if drawn.error is None:
                 self._batch.append_token(row.row_id, drawn.token_ids[0])

@@ -11,6 +11,7 @@ request was cut into chunks, and whatever lies in KV blocks that are not its own
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from pagewire.ipc.errors import ConfigError
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import LayerKVCache
+from .draws import DrawRow, OutputRows
 from .layouts import AttentionWeights, LinearWeight, MLPWeights, RotaryTable
+from .reference import draws as reference_draws
 
 
 class Ops(ABC):
@@ -207,6 +210,49 @@ class Ops(ABC):
         """
         x, residual = self._norm(hidden, residual, weights.norm, weights.norm_eps)
         return self.linear(self.silu_and_mul(self.linear(x, weights.gate_up)), weights.down), residual
+
+    def output_layer(
+        self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]
+    ) -> OutputRows:
+        """Multiply by the output matrix and find each row's best token; keep the logits that are asked for alone.
+
+        A greedy token needs no logits in memory, which are 200 KB a row at a vocabulary of 50,000.
+
+        Args:
+            hidden: [num_rows, hidden_size], compute dtype.
+            weight: vocab_size rows of hidden_size channels.
+            num_drawable: ids that can be drawn; logits from there on belong to rows that only pad the matrix, and
+                count nowhere.
+            kept_rows: indices of the rows whose logits are kept, ascending.
+        """
+        logits = self.linear(hidden, weight)[:, :num_drawable].float()
+        best_values, best_ids = logits.max(dim=-1)
+        if len(kept_rows) < logits.shape[0]:
+            logits = logits[torch.tensor(kept_rows, dtype=torch.int64, device=logits.device)]
+        return OutputRows(best_values=best_values.tolist(), best_ids=best_ids.tolist(), logits=logits)
+
+    def argmax(self, row: Tensor) -> tuple[float, int]:
+        """Return the largest of a row, [size] float32, and the lowest index that has it."""
+        value, index = row.max(dim=-1)
+        return float(value), int(index)
+
+    def draw(self, rows: Sequence[DrawRow]) -> list[list[int]]:
+        """Draw argmax(logit / temperature + Gumbel noise) among the tokens that each row's filters leave.
+
+        The noise is a pure function of the key and the token id: Philox4x32-10 with the key (seed) and the counter
+        (token id >> 2, position, child, 0), 32 bits each but the seed; the token takes word (token id & 3) of the four,
+        u = (word + 0.5) / 2^32, and its noise is -log(-log(u)) in float64. Backends agree but for the last bits of a
+        logarithm or an exponential.
+
+        Args:
+            rows: any mix of parameters.
+
+        Returns:
+            One list of token ids a row, one a draw.
+
+        Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC'11).
+        """
+        return reference_draws.draw(rows)
 
     def _norm(self, hidden: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         if residual is None:

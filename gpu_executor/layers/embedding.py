@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from ..kernels.draws import OutputRows
 from ..kernels.layouts import LinearWeight
 from ..quantization.base import LinearShape
 from .build_context import BuildContext
@@ -90,3 +91,7 @@ class OutputLayer:
     def forward(self, hidden: Tensor) -> Tensor:
         """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32."""
         return self._context.quant_method.apply(self.weight, hidden, self._context.ops).float()
+
+    def choose(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
+        """Find each row's best token; see `Ops.output_layer`."""
+        return self._context.ops.output_layer(hidden, self.weight, num_drawable, kept_rows)

@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ..batch.forward_metadata import ForwardMetadata
+from ..kernels.draws import OutputRows
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..layers.weight_target import WeightTarget
 
@@ -40,6 +41,16 @@ class Model(Protocol):
 
         Returns:
             [num_rows, vocab_size] float32.
+        """
+        ...
+
+    def choose_tokens(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
+        """Return the best token of some rows of `forward`'s result, and the logits of those that need more than that.
+
+        Args:
+            hidden: [num_rows, hidden_size].
+            num_drawable: token ids that count.
+            kept_rows: indices of the rows whose logits are wanted, ascending.
         """
         ...
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from pagewire.checkpoint.model_config import ModelConfig
 
 from ..batch.forward_metadata import ForwardMetadata
+from ..kernels.draws import OutputRows
 from ..kernels.layouts import RotaryTable
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..layers.attention import Attention
@@ -83,6 +84,10 @@ class LlamaForCausalLM:
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """See `Model.compute_logits`."""
         return self.output.forward(hidden)
+
+    def choose_tokens(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
+        """See `Model.choose_tokens`."""
+        return self.output.choose(hidden, num_drawable, kept_rows)
 
     def kv_cache_specs(self) -> list[KVCacheSpec]:
         """See `Model.kv_cache_specs`."""

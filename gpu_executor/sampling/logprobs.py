@@ -12,7 +12,7 @@ from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
 
 from ..kernels.reference.reductions import fixed_order_sum
-from .token_order import best_indices, rank_of
+from ..kernels.reference.token_order import best_indices, rank_of
 
 LOGITS_NOT_FINITE = (
     "The model's logits for this request are not finite (NaN or infinite); try --dtype float32, and --kv-cache-dtype "

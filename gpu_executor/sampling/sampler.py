@@ -1,16 +1,15 @@
 """From rows of logits to tokens: processors, then the most likely token, or a draw among the filtered ones.
 
 Nothing here carries state from step to step, and no row looks at another: a draw is a function of the row's logits,
-its tokens so far, its parameters and its noise key. A batch of greedy rows without processors is one max over its
-logits, and a row pays only for what it asks.
+its tokens so far, its parameters and its noise key. A greedy row without processors is done when the output layer is,
+and a row pays only for what it asks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -19,21 +18,15 @@ from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 
-from .filters import Filters
+from ..kernels.draws import DrawRow, Filters, NoiseKey, OutputRows
+from ..kernels.ops import Ops
 from .logits_processors import LogitsProcessor, TokenHistory, apply_processors, make_processors
 from .logprobs import LOGITS_NOT_FINITE, RowLogprobs
-from .noise import NoiseKey, gumbel_noise, gumbel_noise_of_vocabulary
 
 _NOTHING_TO_DRAW = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
     "the vocabulary. Loosen one of them."
 )
-
-# Candidates whose noise is made in one run; each takes some hundred bytes meanwhile. Draws are grouped, not rows: 64
-# draws from one row of 49,152 took 730 MB at once, and three times as long.
-_MAX_GROUP_CANDIDATES = 2**16
-# Rows whose scores and candidates, up to 16 bytes a token of the vocabulary, exist at once.
-_ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +37,7 @@ class RowSampling:
         sampling: as they came; read for logprobs and the seed.
         child: half of the noise key.
         temperature: None for greedy.
+        needs_logits: whether the row's best token alone does not settle what it gets.
     """
 
     sampling: Sampling
@@ -51,6 +45,7 @@ class RowSampling:
     temperature: float | None
     filters: Filters
     processors: tuple[LogitsProcessor, ...]
+    needs_logits: bool
 
     @classmethod
     def prepare(cls, sampling: Sampling, child: int, vocab_size: int) -> RowSampling:
@@ -62,13 +57,15 @@ class RowSampling:
             vocab_size: ids that can be drawn.
         """
         is_greedy = sampling.temperature < GREEDY_BELOW
+        processors = make_processors(sampling, vocab_size)
         return cls(
             sampling=sampling,
             child=child,
             # logits / temperature must stay finite in fp32, whoever sent the request.
             temperature=None if is_greedy else max(sampling.temperature, MIN_TEMPERATURE),
             filters=Filters(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p),
-            processors=make_processors(sampling, vocab_size),
+            processors=processors,
+            needs_logits=not is_greedy or bool(processors) or sampling.num_logprobs is not None,
         )
 
 
@@ -102,109 +99,70 @@ class Sampler:
     Args:
         vocab_size: ids that can be drawn, the tokenizer's size: logits from there on belong to rows that only pad the
             embedding, and count as -inf everywhere.
+        ops: finds best tokens and draws.
     """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, ops: Ops) -> None:
         self._vocab_size = vocab_size
+        self._ops = ops
 
     @property
     def vocab_size(self) -> int:
         """Ids that can be drawn."""
         return self._vocab_size
 
-    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> list[Drawn]:
+    def sample(self, output: OutputRows, draws: Sequence[Draw]) -> list[Drawn]:
         """Draw for every row.
 
         Args:
-            logits: [num_rows, at least vocab_size], any float dtype; not modified.
+            output: the rows' best tokens, and the logits of those whose `needs_logits` is set; not modified.
             draws: one a row.
 
         Returns:
             One a row, in order.
         """
-        raw = self.drawable(logits)
-        best_values, best_ids = raw.max(dim=-1)
-        bests = zip(best_values.tolist(), best_ids.tolist(), strict=True)
-        begun = (_begin_row(row, draw, *best) for row, draw, best in zip(raw, draws, bests, strict=True))
+        kept = iter(output.logits.unbind())
         results: list[Drawn] = []
-        while some := list(islice(begun, _ROWS_AT_ONCE)):
-            drawn = _draw_lots([lot for lot in some if isinstance(lot, _Lot)])
-            results += [next(drawn) if isinstance(row, _Lot) else row for row in some]
-        for row, draw, result in zip(raw, draws, results, strict=True):
-            num_logprobs = draw.row_sampling.sampling.num_logprobs
-            if num_logprobs is not None and result.error is None:
-                row_logprobs = RowLogprobs(row, num_logprobs)
-                result.logprobs = [row_logprobs.of(token_id) for token_id in result.token_ids]
+        by_chance: list[tuple[Drawn, DrawRow]] = []
+        reported: list[tuple[Drawn, Tensor, int]] = []
+        for best_value, best_id, draw in zip(output.best_values, output.best_ids, draws, strict=True):
+            raw = next(kept) if draw.row_sampling.needs_logits else None
+            if not math.isfinite(best_value):
+                result = Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
+            elif raw is None:
+                result = Drawn([best_id] * draw.num_draws)
+            else:
+                result = self._begin(raw, best_id, draw, by_chance)
+                num_logprobs = draw.row_sampling.sampling.num_logprobs
+                if num_logprobs is not None and result.error is None:
+                    reported.append((result, raw, num_logprobs))
+            results.append(result)
+        if by_chance:
+            token_ids = self._ops.draw([row for _, row in by_chance])
+            for (result, _), drawn_ids in zip(by_chance, token_ids, strict=True):
+                result.token_ids = drawn_ids
+        for result, raw, num_logprobs in reported:
+            row_logprobs = RowLogprobs(raw, num_logprobs)
+            result.logprobs = [row_logprobs.of(token_id) for token_id in result.token_ids]
         return results
 
     def drawable(self, logits: Tensor) -> Tensor:
         """Return the logits of the ids that can be drawn, in float32: [num_rows, vocab_size]."""
         return logits[:, : self._vocab_size].to(torch.float32)
 
-
-@dataclass(frozen=True, slots=True)
-class _Lot:
-    """A row that is left to chance.
-
-    Attributes:
-        scores: [num_candidates] float64, logits / temperature.
-        candidates: [num_candidates] int64 token ids; None for the whole vocabulary.
-        keys: one a draw.
-    """
-
-    scores: Tensor
-    candidates: Tensor | None
-    keys: tuple[NoiseKey, ...]
-
-
-def _begin_row(raw: Tensor, draw: Draw, best_value: float, best_id: int) -> Drawn | _Lot:
-    """Process and filter one row of raw logits, whose largest value and its first id are known."""
-    if not math.isfinite(best_value):
-        return Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
-    row_sampling, logits = draw.row_sampling, raw
-    if row_sampling.processors:
-        logits = raw.clone()  # logprobs are of the raw ones
-        apply_processors(logits, row_sampling.processors, draw.history)
-        value, index = logits.max(dim=-1)
-        if float(value) == -math.inf:
-            return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
-        best_id = int(index)
-    if row_sampling.temperature is None:
-        return Drawn(token_ids=[best_id] * draw.num_draws)
-    # Row by row on contiguous tensors: a call's shape and alignment then depend on the row alone.
-    scores = logits.contiguous() / row_sampling.temperature
-    candidates = row_sampling.filters.candidates(scores)
-    seed, position = row_sampling.sampling.seed, draw.history.num_output_tokens
-    return _Lot(
-        scores=(scores if candidates is None else scores[candidates]).to(torch.float64),
-        candidates=candidates,
-        keys=tuple(NoiseKey(seed, row_sampling.child + offset, position) for offset in range(draw.num_draws)),
-    )
-
-
-def _draw_lots(lots: Sequence[_Lot]) -> Iterator[Drawn]:
-    """Yield argmax(score + Gumbel noise) of each lot, in order."""
-    noises = _noises_of([(key, lot.candidates) for lot in lots if lot.candidates is not None for key in lot.keys])
-    for lot in lots:
-        token_ids = []
-        for key in lot.keys:
-            if lot.candidates is None:
-                noise = gumbel_noise_of_vocabulary(key, lot.scores.shape[0], lot.scores.device)
-                token_ids.append(int((lot.scores + noise).argmax()))
-            else:
-                token_ids.append(int(lot.candidates[(lot.scores + next(noises)).argmax()]))
-        yield Drawn(token_ids=token_ids)
-
-
-def _noises_of(draws: Sequence[tuple[NoiseKey, Tensor]]) -> Iterator[Tensor]:
-    """Yield the noise of each draw's candidates, made in groups of draws whose work space is bounded."""
-    group: list[tuple[NoiseKey, Tensor]] = []
-    size = 0
-    for draw in draws:
-        if size > _MAX_GROUP_CANDIDATES:
-            yield from gumbel_noise(*zip(*group, strict=True))
-            group, size = [], 0
-        group.append(draw)
-        size += draw[1].shape[0]
-    if group:
-        yield from gumbel_noise(*zip(*group, strict=True))
+    def _begin(self, raw: Tensor, best_id: int, draw: Draw, by_chance: list[tuple[Drawn, DrawRow]]) -> Drawn:
+        """Process one row of raw logits whose best token is known; what is left to chance is added to `by_chance`."""
+        row_sampling, logits = draw.row_sampling, raw
+        if row_sampling.processors:
+            logits = raw.clone()  # logprobs are of the raw ones
+            apply_processors(logits, row_sampling.processors, draw.history)
+            best_value, best_id = self._ops.argmax(logits)
+            if best_value == -math.inf:
+                return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
+        if row_sampling.temperature is None:
+            return Drawn([best_id] * draw.num_draws)
+        result = Drawn()
+        key = NoiseKey(row_sampling.sampling.seed, row_sampling.child, draw.history.num_output_tokens)
+        row = DrawRow(logits.contiguous(), row_sampling.temperature, row_sampling.filters, key, draw.num_draws)
+        by_chance.append((result, row))
+        return result

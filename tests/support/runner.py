@@ -50,7 +50,7 @@ def make_runner(checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str 
         num_drawable=config.tokenizer_size,
     )
     batch = InputBatch(max_num_seqs=2, limits=limits, device=device)
-    return ModelRunner(model, kv_cache, batch, Sampler(config.tokenizer_size))
+    return ModelRunner(model, kv_cache, batch, Sampler(config.tokenizer_size, ops))
 
 
 @functools.cache

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from pagewire.gpu_executor.sampling import sampler as sampler_module
+from pagewire.gpu_executor.kernels.draws import OutputRows
+from pagewire.gpu_executor.kernels.ops import select_ops
 from pagewire.gpu_executor.sampling.logits_processors import TokenHistory
-from pagewire.gpu_executor.sampling.noise import gumbel_noise
 from pagewire.gpu_executor.sampling.sampler import Draw, RowSampling, Sampler
 from pagewire.ipc.sampling_params import Sampling, SamplingParams, resolve_sampling
 
 VOCAB_SIZE = 307
+OPS = select_ops("reference")
 
 
 def draw(history=(1, 2, 3), num_prompt=2, child=0, num_draws=1, vocab_size=VOCAB_SIZE, **options):
@@ -26,8 +27,17 @@ def logits(num_rows, seed=0, vocab_size=VOCAB_SIZE):
     return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def sample(rows, draws):
-    return Sampler(VOCAB_SIZE).sample(rows, draws)
+def output_rows(rows, draws, sampler):
+    """What an output layer gives the sampler of these logits."""
+    rows = sampler.drawable(rows)
+    best_values, best_ids = rows.max(dim=-1)
+    kept = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
+    return OutputRows(best_values.tolist(), best_ids.tolist(), rows[kept])
+
+
+def sample(rows, draws, vocab_size=VOCAB_SIZE):
+    sampler = Sampler(vocab_size, OPS)
+    return sampler.sample(output_rows(rows, draws, sampler), draws)
 
 
 MIXED = [
@@ -51,29 +61,19 @@ def test_rows_give_the_same_bits_alone_and_in_any_order():
         assert sample(rows[order], [MIXED[i] for i in order]) == [together[i] for i in order]
 
 
-@pytest.mark.parametrize(("num_rows", "num_draws"), [(1, 40), (40, 1), (3, 9)])
-def test_work_space_of_many_draws_is_bounded_and_changes_no_token(monkeypatch, num_rows, num_draws):
-    rows = logits(num_rows)
-    draws = [draw(temperature=2.0, top_p=0.999, seed=seed, num_draws=num_draws) for seed in range(num_rows)]
-    in_one_run = sample(rows, draws)
-    run_sizes = []
-
-    def recorded(keys, token_ids):
-        run_sizes.append(sum(map(len, token_ids)))
-        return gumbel_noise(keys, token_ids)
-
-    monkeypatch.setattr(sampler_module, "gumbel_noise", recorded)
-    monkeypatch.setattr(sampler_module, "_MAX_GROUP_CANDIDATES", 1000)
-    assert sample(rows, draws) == in_one_run
-    assert len(run_sizes) > 1
-    assert max(run_sizes) <= 1000 + VOCAB_SIZE
-
-
 def test_sampling_leaves_the_logits_as_they_were():
-    rows = logits(len(MIXED))
-    before = rows.clone()
-    sample(rows, MIXED)
-    assert torch.equal(rows, before)
+    sampler = Sampler(VOCAB_SIZE, OPS)
+    output = output_rows(logits(len(MIXED)), MIXED, sampler)
+    before = output.logits.clone()
+    sampler.sample(output, MIXED)
+    assert torch.equal(output.logits, before)
+
+
+def test_only_plain_greedy_rows_are_done_without_their_logits():
+    needing = [draw(temperature=0.0, **options) for options in ({"num_logprobs": 0}, {"logit_bias": {1: 2.0}})]
+    assert [draw.row_sampling.needs_logits for draw in [draw(temperature=0.0), draw(), *needing]] == [False] + [
+        True
+    ] * 3
 
 
 def test_greedy_takes_the_lowest_id_of_a_tie():
@@ -209,7 +209,7 @@ def test_low_precision_logits_are_drawn_in_float32(dtype):
 def test_draws_follow_the_target_distribution(options, expected):
     row = torch.tensor([[0.4, 0.3, 0.15, 0.1, 0.05]]).log()
     one_row = draw(vocab_size=5, num_draws=1500, seed=17, **options)
-    (drawn,) = Sampler(5).sample(row, [one_row])
+    (drawn,) = sample(row, [one_row], vocab_size=5)
     counts = np.bincount(drawn.token_ids, minlength=5)
     expected_counts = np.array(expected) * 1500
     possible = expected_counts > 0

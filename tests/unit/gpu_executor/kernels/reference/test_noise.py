@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from pagewire.gpu_executor.sampling.noise import NoiseKey, gumbel_noise, gumbel_noise_of_vocabulary, philox4x32
+from pagewire.gpu_executor.kernels.draws import NoiseKey
+from pagewire.gpu_executor.kernels.reference.noise import gumbel_noise, gumbel_noise_of_vocabulary, philox4x32
 
 
 def noise(seed=7, child=0, position=0, vocab_size=1000):

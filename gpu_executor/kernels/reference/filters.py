@@ -1,17 +1,17 @@
-"""Which tokens a draw chooses among: min_p, then top_k, then top_p, each on what the one before left.
+"""Which tokens a draw chooses among: see `Filters`.
 
-All three are exact. A row alone decides: the same logits give the same candidates in any batch.
+A row alone decides: the same logits give the same candidates in any batch.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..kernels.reference.reductions import fixed_order_sum
+from ..draws import Filters
+from .reductions import fixed_order_sum
 from .token_order import best_indices
 
 # Tokens that are sorted first when top_p looks for its border, and how that grows. A language model's mass mostly lies
@@ -20,33 +20,26 @@ _FIRST_NUCLEUS = 256
 _NUCLEUS_GROWTH = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """A row's filters; `top_k` 0, `top_p` 1 and `min_p` 0 are off."""
+def candidates(filters: Filters, scores: Tensor) -> Tensor | None:
+    """Return the token ids that stay, or None where no filter applies to this row.
 
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    Args:
+        filters: the row's filters.
+        scores: [vocab_size] float32, logits divided by the temperature; masked tokens are -inf, at least one is
+            finite.
 
-    def candidates(self, scores: Tensor) -> Tensor | None:
-        """Return the token ids that stay, or None where no filter applies to this row.
-
-        Args:
-            scores: [vocab_size] float32, logits divided by the temperature; masked tokens are -inf, at least one is
-                finite.
-
-        Returns:
-            [num_candidates] int64, at least one, in no promised order.
-        """
-        token_ids: Tensor | None = None
-        if self.min_p > 0:
-            # p_i >= min_p * p_max, without computing a probability.
-            token_ids = (scores >= scores.max() + math.log(self.min_p)).nonzero().squeeze(-1)
-        if 0 < self.top_k < (scores if token_ids is None else token_ids).shape[0]:
-            token_ids = _narrow(token_ids, best_indices(_values(scores, token_ids), self.top_k))
-        if self.top_p < 1:
-            token_ids = _narrow(token_ids, _nucleus(_values(scores, token_ids), self.top_p))
-        return token_ids
+    Returns:
+        [num_candidates] int64, at least one, in no promised order.
+    """
+    token_ids: Tensor | None = None
+    if filters.min_p > 0:
+        # p_i >= min_p * p_max, without computing a probability.
+        token_ids = (scores >= scores.max() + math.log(filters.min_p)).nonzero().squeeze(-1)
+    if 0 < filters.top_k < (scores if token_ids is None else token_ids).shape[0]:
+        token_ids = _narrow(token_ids, best_indices(_values(scores, token_ids), filters.top_k))
+    if filters.top_p < 1:
+        token_ids = _narrow(token_ids, _nucleus(_values(scores, token_ids), filters.top_p))
+    return token_ids
 
 
 def _values(scores: Tensor, token_ids: Tensor | None) -> Tensor:

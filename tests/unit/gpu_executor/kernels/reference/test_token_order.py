@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.gpu_executor.sampling.token_order import best_indices, rank_of
+from pagewire.gpu_executor.kernels.reference.token_order import best_indices, rank_of
 
 # Few distinct values, so that ties are the rule.
 ROWS = st.lists(st.sampled_from([-1.5, 0.0, 0.25, 7.0, float("-inf")]), min_size=1, max_size=40)

@@ -16,10 +16,11 @@ Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC'11
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..draws import NoiseKey
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -50,20 +51,6 @@ def philox4x32(counter: Words, key: tuple[int, int] | tuple[Tensor, Tensor]) -> 
         c0, c1, c2, c3 = (high1 ^ c1).bitwise_xor_(k0), low1, (high0 ^ c3).bitwise_xor_(k1), low0
         k0, k1 = (k0 + _KEY_STEPS[0]) & _MASK, (k1 + _KEY_STEPS[1]) & _MASK
     return c0, c1, c2, c3
-
-
-class NoiseKey(NamedTuple):
-    """Whose noise it is.
-
-    Attributes:
-        seed: signed 64 bit.
-        child: which child of its request.
-        position: index of the token among the child's output tokens.
-    """
-
-    seed: int
-    child: int
-    position: int
 
 
 def gumbel_noise(keys: Sequence[NoiseKey], token_ids: Sequence[Tensor]) -> list[Tensor]:
