@@ -1,0 +1,228 @@
+"""ggml's block types as canonical grouped weights, which keep 4 bits in 4 bits and 8 in 8.
+
+What a conversion costs:
+
+| stored | becomes                 | values                                                                          |
+|--------|-------------------------|---------------------------------------------------------------------------------|
+| Q4_0   | 4-bit, minimum -8 scale | the same                                                                        |
+| Q4_1   | 4-bit                   | the same                                                                        |
+| Q5_0   | 8-bit                   | the same                                                                        |
+| Q5_1   | 8-bit with minimum      | the same                                                                        |
+| Q8_0   | 8-bit                   | the same                                                                        |
+| Q4_K   | 4-bit                   | scale and minimum, fp16 x 6-bit products, are rounded to fp16 (one part in 2048) |
+| Q5_K   | 8-bit with minimum      | as Q4_K                                                                         |
+| Q6_K   | 8-bit, groups of 16     | the scale, an fp16 x 8-bit product, is rounded to fp16                          |
+
+One part in 2048 of the scale is at most 0.7 % of the step between two neighbouring 4-bit values, and as much again for
+the minimum: a twentieth of what rounding to 4 bits did (up to half a step).
+
+Some blocks have no such form: those with a code of -128 (ggml writes none, others may), with a scale or a minimum that
+leaves fp16, or with a scale that is no number. Their whole matrix is left to be unpacked to a dense one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pagewire.checkpoint.ggml_types import GGMLType
+
+from ..kernels.layouts import GROUP_SIZE, Int4Weight, Int8Weight
+from .gguf_blocks import (
+    fifth_bits,
+    half_at,
+    k_quant_scales,
+    nibbles,
+    q4_k_codes,
+    q5_k_codes,
+    q6_k_codes,
+    q6_k_scales,
+)
+
+# Values converted at a time, so that the temporaries stay in the second-level cache; see `gguf._CHUNK_VALUES`.
+_CHUNK_VALUES = 1 << 18
+_INT4_CODE_BYTES = GROUP_SIZE // 2  # of one group
+
+Blocks = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A matrix under construction: rows of whole groups.
+
+    Attributes:
+        codes: [num_rows, code bytes of a row] uint8, the canonical layout's bytes.
+        scale: [num_rows, num_groups] float16.
+        minimum: like `scale`, or None.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    minimum: Tensor | None
+
+    def rows(self, start: int, stop: int) -> Groups:
+        """Return some rows, of the same memory."""
+        minimum = None if self.minimum is None else self.minimum[start:stop]
+        return Groups(self.codes[start:stop], self.scale[start:stop], minimum)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How one type becomes groups.
+
+    Attributes:
+        bits: of a code, 4 or 8.
+        group_size: values that share a scale.
+        has_minimum: as it says.
+        fill: takes blocks [num_rows * blocks of a row, block_bytes] apart, into the rows of `Groups`.
+    """
+
+    bits: int
+    group_size: int
+    has_minimum: bool
+    fill: Callable[[Blocks, Groups], None]
+
+    @property
+    def bytes_per_value(self) -> float:
+        """Bytes that a weight takes, scales included."""
+        return self.bits / 8 + (2 + 2 * self.has_minimum) / self.group_size
+
+
+def bytes_per_value(ggml_type: GGMLType) -> float | None:
+    """Return the bytes that a weight of this type takes as groups; None if it has no such form."""
+    form = _FORMS.get(ggml_type)
+    return None if form is None else form.bytes_per_value
+
+
+def convert(stored: Blocks, row_order: NDArray[np.int64] | None, ggml_type: GGMLType) -> Int4Weight | Int8Weight | None:
+    """Convert a stored matrix; return None if it has to be unpacked to a dense one instead.
+
+    Args:
+        stored: [num_rows, bytes of a row] uint8, read-only.
+        row_order: [num_rows], which stored row is row i; None: as stored.
+        ggml_type: how the rows are stored.
+    """
+    form = _FORMS.get(ggml_type)
+    if form is None:
+        return None
+    num_rows, columns = len(stored), stored.shape[1] // ggml_type.block_bytes * ggml_type.block_values
+    groups = _allocate(form, num_rows, columns)
+    step = max(1, _CHUNK_VALUES // columns)
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        # A copy of the packed bytes: the map is read-only, which torch does not know.
+        raw = stored[start:stop].copy() if row_order is None else stored[row_order[start:stop]]
+        form.fill(raw.reshape(-1, ggml_type.block_bytes), groups.rows(start, stop))
+    return _finish(form, groups, columns)
+
+
+def _allocate(form: _Form, num_rows: int, columns: int) -> Groups:
+    scales = (num_rows, columns // form.group_size)
+    return Groups(
+        codes=torch.empty(num_rows, columns * form.bits // 8, dtype=torch.uint8),
+        scale=torch.empty(scales, dtype=torch.float16),
+        minimum=torch.empty(scales, dtype=torch.float16) if form.has_minimum else None,
+    )
+
+
+def _finish(form: _Form, groups: Groups, columns: int) -> Int4Weight | Int8Weight | None:
+    if not groups.scale.isfinite().all() or not (groups.minimum is None or groups.minimum.isfinite().all()):
+        return None
+    if form.bits == 4:
+        assert groups.minimum is not None, "every 4-bit form has minima"
+        return Int4Weight(groups.codes, groups.scale, groups.minimum, columns)
+    codes = groups.codes.view(torch.int8)
+    if codes.min() == -128:
+        return None
+    return Int8Weight(codes, groups.scale, groups.minimum)
+
+
+# Codes of 16 or 32 bytes between scales are copied as records: numpy moves a record at a time, torch a byte.
+_Q4_0 = np.dtype([("scale", "<f2"), ("codes", "V16")])
+_Q4_1 = np.dtype([("scale", "<f2"), ("minimum", "<f2"), ("codes", "V16")])
+_Q8_0 = np.dtype([("scale", "<f2"), ("codes", "V32")])
+
+
+def _fill_q4_0(raw: Blocks, out: Groups) -> None:
+    blocks = raw.view(_Q4_0).reshape(out.scale.shape)
+    _copy_codes(blocks, out)
+    torch.mul(out.scale, -8.0, out=out.minimum)  # exact: a power of two
+
+
+def _fill_q4_1(raw: Blocks, out: Groups) -> None:
+    assert out.minimum is not None, "this form has minima"
+    blocks = raw.view(_Q4_1).reshape(out.scale.shape)
+    _copy_codes(blocks, out)
+    np.copyto(out.minimum.numpy(), blocks["minimum"])
+
+
+def _fill_q8_0(raw: Blocks, out: Groups) -> None:
+    _copy_codes(raw.view(_Q8_0).reshape(out.scale.shape), out)
+
+
+def _copy_codes(blocks: NDArray[np.void], out: Groups) -> None:
+    np.copyto(out.codes.numpy().view(blocks["codes"].dtype), blocks["codes"])
+    np.copyto(out.scale.numpy(), blocks["scale"])
+
+
+def _fill_q5_0(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    codes = nibbles(blocks[:, 6:]) | fifth_bits(blocks[:, 2:6]) << 4
+    out.codes.copy_((codes - 16).view(out.codes.shape))  # wraps round: the bytes of signed numbers
+    out.scale.copy_(half_at(blocks, 0).view(out.scale.shape))
+
+
+def _fill_q5_1(raw: Blocks, out: Groups) -> None:
+    assert out.minimum is not None, "this form has minima"
+    blocks = torch.from_numpy(raw)
+    codes = nibbles(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8]) << 4
+    out.codes.copy_(codes.view(out.codes.shape))
+    out.scale.copy_(half_at(blocks, 0).view(out.scale.shape))
+    out.minimum.copy_(half_at(blocks, 2).view(out.scale.shape))
+
+
+def _fill_q4_k(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    codes = q4_k_codes(blocks)
+    torch.bitwise_or(
+        codes[..., :_INT4_CODE_BYTES],
+        codes[..., _INT4_CODE_BYTES:] << 4,
+        out=out.codes.view(-1, 8, _INT4_CODE_BYTES),
+    )
+    _copy_k_quant_scales(blocks, out)
+
+
+def _fill_q5_k(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    out.codes.copy_(q5_k_codes(blocks).view(out.codes.shape))
+    _copy_k_quant_scales(blocks, out)
+
+
+def _copy_k_quant_scales(blocks: Tensor, out: Groups) -> None:
+    assert out.minimum is not None, "this form has minima"
+    scales, minimums = k_quant_scales(blocks)
+    out.scale.copy_(scales.view(out.scale.shape))
+    out.minimum.copy_(minimums.neg_().view(out.scale.shape))
+
+
+def _fill_q6_k(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    out.codes.copy_((q6_k_codes(blocks) - 32).view(out.codes.shape))  # wraps round: the bytes of signed numbers
+    out.scale.copy_(q6_k_scales(blocks).view(out.scale.shape))
+
+
+_FORMS: dict[GGMLType, _Form] = {
+    GGMLType.Q4_0: _Form(4, 32, True, _fill_q4_0),
+    GGMLType.Q4_1: _Form(4, 32, True, _fill_q4_1),
+    GGMLType.Q5_0: _Form(8, 32, False, _fill_q5_0),
+    GGMLType.Q5_1: _Form(8, 32, True, _fill_q5_1),
+    GGMLType.Q8_0: _Form(8, 32, False, _fill_q8_0),
+    GGMLType.Q4_K: _Form(4, 32, True, _fill_q4_k),
+    GGMLType.Q5_K: _Form(8, 32, True, _fill_q5_k),
+    GGMLType.Q6_K: _Form(8, 16, False, _fill_q6_k),
+}
