@@ -21,6 +21,7 @@ from .output_processor import OutputProcessor
 from .request import ChildStatus, Request
 from .scheduler import ScheduledChild, Scheduler, SchedulerOutput
 from .step_builder import StepBuilder
+from .step_costs import StepCosts, StepShape
 from .utilities import Utilities
 
 
@@ -29,6 +30,7 @@ class _StepInFlight:
     step_id: int
     scheduled: list[ScheduledChild]
     num_scheduled_tokens: int
+    shape: StepShape
 
 
 class Engine:
@@ -53,6 +55,7 @@ class Engine:
             num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching
         )
         self._scheduler = Scheduler(config.scheduler, self._cache)
+        self._costs = StepCosts()
         self._outbox = Outbox()
         self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox)
         self._step_builder = StepBuilder(executor_epoch)
@@ -152,7 +155,7 @@ class Engine:
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
         step = self._step_builder.build(output, retired)
-        self._in_flight.append(_StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens))
+        self._in_flight.append(_StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens, output.shape))
         return step
 
     def apply(self, result: StepResult, now: float) -> None:
@@ -175,6 +178,7 @@ class Engine:
         self._num_steps += 1
         self._num_scheduled_tokens = step.num_scheduled_tokens
         self._step_s = result.step_s
+        self._costs.observe(step.shape, result.step_s)
         self._has_news = True
 
     def take_outputs(self) -> dict[ClientId, StepOutputs]:
@@ -239,11 +243,11 @@ class Engine:
 
     def _schedule_something(self, now: float) -> SchedulerOutput:
         """Schedule, and make sure of progress: with nothing in flight a step runs something, or a request fails."""
-        output = self._scheduler.schedule(now)
+        output = self._scheduler.schedule(now, self._costs)
         while not output.scheduled and not self._in_flight and self._processor.requests:
             if not output.has_preempted:
                 self._fail_head()
-            output = self._scheduler.schedule(now)
+            output = self._scheduler.schedule(now, self._costs)
         return output
 
     def _fail_head(self) -> None:

@@ -9,6 +9,8 @@ from pagewire.ipc.config import SchedulerConfig
 from .kv.cache_manager import CacheManager, Extension
 from .preemption import choose_victim, preempt
 from .request import NO_ROW, Child, ChildStatus
+from .step_costs import StepCosts, StepShape
+from .step_room import StepRoom
 from .waiting_queue import WaitingQueue
 
 
@@ -39,6 +41,7 @@ class SchedulerOutput:
 
     scheduled: list[ScheduledChild] = field(default_factory=list)
     num_scheduled_tokens: int = 0
+    shape: StepShape = field(default_factory=StepShape)
     has_preempted: bool = False
 
 
@@ -47,7 +50,8 @@ class Scheduler:
 
     There is no prefill phase and no decode phase: every child has num_computed_tokens that catch up with the tokens it
     has, the ones that steps in flight will draw included. A long prompt takes what the budget leaves and goes on in
-    the next step; a decode is a child that lacks one token. Running children come first, then waiting ones.
+    the next step; a decode is a child that lacks one token. Running children come first, decodes before prefills, then
+    waiting ones. A step's prefills are cut short where they would hold its decodes up, see `StepRoom`.
 
     Attributes:
         max_num_seqs: children that may run at once.
@@ -59,6 +63,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, cache: CacheManager) -> None:
         self._max_num_batched_tokens = config.max_num_batched_tokens
+        self._target_itl_s = config.target_itl_ms / 1000
         # Every running child gets a token a step: more of them than the budget has would leave the last ones waiting
         # amid their answers.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
@@ -70,22 +75,26 @@ class Scheduler:
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
 
-    def schedule(self, now: float) -> SchedulerOutput:
+    def schedule(self, now: float, costs: StepCosts) -> SchedulerOutput:
         """Decide one step. Its children count the step's tokens as computed from here on.
 
         Args:
             now: seconds on the caller's monotonic clock.
+            costs: what steps take, as far as it was measured.
 
         Returns:
             The step; empty when nothing can run before a step in flight is back, or when the only children that could
             have run were preempted.
         """
         output = SchedulerOutput()
-        self._schedule_running(output)
+        room = StepRoom(self._max_num_batched_tokens, self._target_itl_s, costs)
+        self._schedule_running(output, room)
         for item in output.scheduled:
             self._advance(item)
         if self.waiting and not output.has_preempted:
-            self._schedule_waiting(output, now)
+            self._schedule_waiting(output, room, now)
+        output.num_scheduled_tokens = self._max_num_batched_tokens - room.num_tokens
+        output.shape = room.shape
         return output
 
     def add(self, child: Child) -> None:
@@ -125,27 +134,24 @@ class Scheduler:
         if row_id != NO_ROW:
             self.retired_row_ids.append(row_id)
 
-    def _schedule_running(self, output: SchedulerOutput) -> None:
-        budget = self._max_num_batched_tokens
+    def _schedule_running(self, output: SchedulerOutput, room: StepRoom) -> None:
         # Decodes first: a token of each costs little, and nobody's stream stands still for another one's long prompt.
         for child in sorted(self.running, key=_is_prefilling):
-            if budget == 0:
-                break
-            num_tokens = min(_num_runnable_tokens(child), budget)
+            num_tokens = room.tokens_for(child.num_computed_tokens, _num_runnable_tokens(child))
             if num_tokens == 0:
                 continue
             extension = self._cache.try_extend(child, num_tokens)
             while extension is None and child.status is ChildStatus.RUNNING:
-                budget += self._preempt_one(output)
+                self._preempt_one(output, room)
                 if child.status is ChildStatus.RUNNING:
                     extension = self._cache.try_extend(child, num_tokens)
             if extension is not None:
-                output.scheduled.append(_share(child, num_tokens, extension))
-                budget -= num_tokens
-        output.num_scheduled_tokens = self._max_num_batched_tokens - budget
+                item = _share(child, num_tokens, extension)
+                output.scheduled.append(item)
+                room.take(item.num_computed_tokens, num_tokens)
 
-    def _preempt_one(self, output: SchedulerOutput) -> int:
-        """Preempt a victim and return the tokens of budget that this gives back."""
+    def _preempt_one(self, output: SchedulerOutput, room: StepRoom) -> None:
+        """Preempt a victim; its share of the step, if it has one already, becomes room again."""
         victim = choose_victim(self.running)
         self.preempt(victim)
         output.has_preempted = True
@@ -153,13 +159,12 @@ class Scheduler:
             if item.child is victim:
                 # Nothing else of the item needs undoing: counts and cache entries are made once the list is final.
                 del output.scheduled[index]
-                return item.num_scheduled_tokens
-        return 0
+                room.give_back(item.num_computed_tokens, item.num_scheduled_tokens)
+                return
 
-    def _schedule_waiting(self, output: SchedulerOutput, now: float) -> None:
-        budget = self._max_num_batched_tokens - output.num_scheduled_tokens
+    def _schedule_waiting(self, output: SchedulerOutput, room: StepRoom, now: float) -> None:
         num_seqs = sum(child.num_seqs for child in self.running)
-        while budget > 0 and (child := self.waiting.peek()) is not None:
+        while (child := self.waiting.peek()) is not None and room.has_room():
             num_seqs += child.num_seqs
             # Whoever can't be admitted holds up those behind, or a large request would never find its room.
             # A fork that is larger than the limit runs alone.
@@ -169,12 +174,11 @@ class Scheduler:
             self.waiting.pop()
             self._start(child, now)
             # Only now is it known how much the prefix cache gave.
-            num_tokens = min(len(child.token_ids) - child.num_computed_tokens, budget)
+            num_tokens = room.tokens_for(child.num_computed_tokens, len(child.token_ids) - child.num_computed_tokens)
             item = _share(child, num_tokens, Extension([]))
+            room.take(item.num_computed_tokens, num_tokens)
             self._advance(item)
             output.scheduled.append(item)
-            output.num_scheduled_tokens += num_tokens
-            budget -= num_tokens
 
     def _try_admit(self, child: Child) -> bool:
         # A fork soon needs a block for every child but one. Without others to wait for, it takes its turns instead.

@@ -7,6 +7,7 @@ The command line is generated from these fields: a field's name is the flag (`ma
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -96,6 +97,13 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[
         int, Meta(description="Token budget of a step; longer prompts are prefilled in chunks.")
     ] = 512
+    target_itl_ms: Annotated[
+        float,
+        Meta(
+            description="Prefills share a step with decodes as long as it takes no longer than this, in milliseconds, "
+            "or than 3 times what its decodes take alone. 0: prefills are not limited."
+        ),
+    ] = 50.0
     scheduling_policy: Annotated[
         SchedulingPolicy, Meta(description="fcfs: first come first served; priority: lower priority value first.")
     ] = "fcfs"
@@ -108,6 +116,8 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
             raise ConfigError(f"--max-num-seqs {self.max_num_seqs} must be at least 1.")
         if self.max_num_batched_tokens < 1:
             raise ConfigError(f"--max-num-batched-tokens {self.max_num_batched_tokens} must be at least 1.")
+        if not 0 <= self.target_itl_ms < math.inf:
+            raise ConfigError(f"--target-itl-ms {self.target_itl_ms} must be 0 or a positive number of milliseconds.")
 
 
 class ParallelConfig(_Config, frozen=True, kw_only=True):

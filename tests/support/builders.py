@@ -63,14 +63,16 @@ def build_driver(
     policy: str = "fcfs",
     caching: bool = True,
     vocab_size: int = VOCAB_SIZE,
+    target_itl_ms: float = 0,
     fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
 ) -> EngineDriver:
-    """Return an engine over a fake executor."""
+    """Return an engine over a fake executor, whose steps take 1 ms a token; prefills are not limited."""
     config = EngineConfig(
         cache=CacheConfig(block_size=block_size, enable_prefix_caching=caching),
         scheduler=SchedulerConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
+            target_itl_ms=target_itl_ms,
             async_scheduling=is_async,
             scheduling_policy="priority" if policy == "priority" else "fcfs",
         ),

@@ -20,6 +20,7 @@ from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow, StepResult
 
 GARBAGE = b"garbage"
+TOKEN_S = 0.001  # what a step says that it took, per token
 POISON = -1  # drawn by rows that read garbage; must never be committed
 
 
@@ -89,7 +90,8 @@ class FakeExecutor:
             self._add_row(new)
         self._store(step.rows)
         results = [result for share in step.rows if (result := self._attend_and_draw(share)) is not None]
-        return StepResult(executor_epoch=step.executor_epoch, step_id=step.step_id, rows=results, step_s=0.001)
+        step_s = TOKEN_S * sum(share.num_scheduled_tokens for share in step.rows)
+        return StepResult(executor_epoch=step.executor_epoch, step_id=step.step_id, rows=results, step_s=step_s)
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         targets = [target for _, target in copies]

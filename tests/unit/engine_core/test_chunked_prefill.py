@@ -52,3 +52,26 @@ def test_decodes_go_on_beside_a_long_prompt():
     driver.add(build_request(2, range(50, 90)))
     for _ in range(5):
         assert {row.row_id: row.num_scheduled_tokens for row in driver.step().rows}[1] == 1
+
+
+def test_prefill_beside_a_decode_is_cut_to_the_target():
+    driver = build_driver(budget=200, max_model_len=512, num_blocks=256, target_itl_ms=50)
+    driver.add(build_request(1, range(20), max_tokens=40))
+    for _ in range(4):
+        driver.step()  # what a step costs is learned here: 1 ms a token
+    driver.add(build_request(2, range(100, 350)))
+    sizes = []
+    while driver[2].start is None:
+        sizes.append(sum(row.num_scheduled_tokens for row in driver.step().rows))
+    assert len(sizes) > 4
+    assert all(45 <= size <= 51 for size in sizes[:-1])
+    driver.run()
+
+
+def test_prefill_that_nobody_waits_beside_is_not_cut():
+    driver = build_driver(budget=200, max_model_len=512, num_blocks=256, target_itl_ms=50)
+    driver.add(build_request(1, range(20), max_tokens=2))
+    driver.run()
+    driver.add(build_request(2, range(100, 350)))
+    assert [row.num_scheduled_tokens for row in driver.step().rows] == [200]
+    driver.run()

@@ -11,6 +11,7 @@ from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.steps import StepResult
 from tests.support.builders import build_driver, build_request
 from tests.support.engine_driver import ALICE
+from tests.support.fake_executor import TOKEN_S
 
 BOB = ClientId(b"bob")
 
@@ -132,7 +133,7 @@ def test_stats_say_what_the_step_did():
     assert (stats.num_running, stats.num_waiting) == (1, 1)
     assert (stats.num_blocks, stats.num_used_blocks) == (64, 2)
     assert (stats.num_steps, stats.num_scheduled_tokens) == (1, 6)
-    assert stats.step_s == 0.001
+    assert stats.step_s == 6 * TOKEN_S
     driver.run()
 
 

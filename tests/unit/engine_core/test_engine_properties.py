@@ -36,8 +36,9 @@ class EngineMachine(RuleBasedStateMachine):
         is_async=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
         caching=st.booleans(),
+        target_itl_ms=st.sampled_from([0, 2, 20]),
     )
-    def start(self, block_size, num_blocks, max_num_seqs, budget, is_async, policy, caching):
+    def start(self, block_size, num_blocks, max_num_seqs, budget, is_async, policy, caching, target_itl_ms):
         self.max_model_len = fit_max_model_len(None, 40, num_blocks, block_size)
         self.max_num_seqs = max_num_seqs
         self.has_priority = policy == "priority"
@@ -51,6 +52,7 @@ class EngineMachine(RuleBasedStateMachine):
             is_async=is_async,
             policy=policy,
             caching=caching,
+            target_itl_ms=target_itl_ms,
             vocab_size=VOCAB_SIZE,
             fails=_fails,
         )

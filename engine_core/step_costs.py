@@ -1,0 +1,124 @@
+"""What a step costs, learned from those that came back: a pure function of the shapes and times it was told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# A cost that changed (another process took a core, contexts grew) is half forgotten after 34 steps.
+_MEMORY = 0.98
+_NUM_SWEEPS = 2  # of the solver per step; it starts from the last solution, which is nearly right
+# Sums over a feature that no step has shown for long fade out. Its cost stays as it was last known.
+_FADED = 1e-200
+_Features = tuple[float, float, float, float]
+
+
+@dataclass(slots=True)
+class StepShape:
+    """What a step's time depends on.
+
+    Attributes:
+        num_decodes: rows that compute one token.
+        num_prefill_tokens: tokens of all other rows.
+        num_attended: positions that the tokens attend to, summed over the tokens.
+    """
+
+    num_decodes: int = 0
+    num_prefill_tokens: int = 0
+    num_attended: int = 0
+
+    def add(self, num_computed_tokens: int, num_new_tokens: int) -> None:
+        """Add a row that computes `num_new_tokens` behind `num_computed_tokens`."""
+        self._count(num_computed_tokens, num_new_tokens, 1)
+
+    def remove(self, num_computed_tokens: int, num_new_tokens: int) -> None:
+        """Take a row that was added out again."""
+        self._count(num_computed_tokens, num_new_tokens, -1)
+
+    def _count(self, num_computed_tokens: int, num_new_tokens: int, sign: int) -> None:
+        if num_new_tokens == 1:
+            self.num_decodes += sign
+        else:
+            self.num_prefill_tokens += sign * num_new_tokens
+        # The first token attends to those before it and to itself, each later one to one more.
+        self.num_attended += sign * (num_new_tokens * num_computed_tokens + num_new_tokens * (num_new_tokens + 1) // 2)
+
+
+class StepCosts:
+    """Seconds of a step = base + per decode + per prefill token + per attended position, each at least 0.
+
+    The four are fitted to finished steps by least squares of the *relative* error with exponential forgetting. So short
+    steps count as much as long ones, and a step that was held up (swapped out, a neighbour's burst) hardly counts:
+    relative to its long time, whatever the model says is wrong by at most its whole.
+    """
+
+    def __init__(self) -> None:
+        self._costs = [0.0, 0.0, 0.0, 0.0]
+        self._products = [[0.0] * 4 for _ in range(4)]  # decayed sum of features x features
+        self._totals = [0.0] * 4  # decayed sum of features x 1, the relative time
+        self.num_steps = 0
+
+    def observe(self, shape: StepShape, step_s: float) -> None:
+        """Learn from a finished step; one whose executor did not measure it (0 s) is passed over.
+
+        Args:
+            shape: what it computed.
+            step_s: seconds that it took.
+        """
+        if not 0.0 < step_s < math.inf:
+            return
+        self.num_steps += 1
+        relative = [feature / step_s for feature in _features(shape)]
+        for i, products in enumerate(self._products):
+            self._totals[i] = _MEMORY * self._totals[i] + relative[i]
+            for j in range(4):
+                products[j] = _MEMORY * products[j] + relative[i] * relative[j]
+        self._solve()
+
+    def predict_s(self, shape: StepShape) -> float:
+        """Return the seconds that a step of that shape will take; 0 before the first one came back."""
+        per_token, per_decode, per_attended, base = self._costs
+        return (
+            base
+            + per_decode * shape.num_decodes
+            + per_token * shape.num_prefill_tokens
+            + per_attended * shape.num_attended
+        )
+
+    def prefill_tokens_within(self, seconds: float, num_computed_tokens: int) -> float:
+        """Return how many tokens of one prompt cost so much.
+
+        Args:
+            seconds: what the step has left.
+            num_computed_tokens: of the prompt, before the chunk.
+
+        Returns:
+            A number of tokens, at least 0; infinite while nothing is known of their cost.
+        """
+        per_token, _, per_attended, _ = self._costs
+        # Token i of the chunk attends to num_computed_tokens + i positions: seconds = linear n + quadratic n^2.
+        linear = per_token + per_attended * (num_computed_tokens + 0.5)
+        quadratic = per_attended / 2
+        if seconds <= 0.0:
+            return 0.0
+        if linear == 0.0 and quadratic == 0.0:
+            return math.inf
+        return 2 * seconds / (linear + math.sqrt(linear * linear + 4 * quadratic * seconds))
+
+    def _solve(self) -> None:
+        # Coordinate descent: each cost in turn to its best value at the others' values, but not below 0. As long as all
+        # steps were of one shape, the first one that this shape has takes it all: that of tokens, if there were any.
+        costs = self._costs
+        for _ in range(_NUM_SWEEPS):
+            for i, products in enumerate(self._products):
+                if products[i] > _FADED:
+                    gradient = self._totals[i] - sum(map(_multiply, products, costs))
+                    costs[i] = max(costs[i] + gradient / products[i], 0.0)
+
+
+def _multiply(a: float, b: float) -> float:
+    return a * b
+
+
+def _features(shape: StepShape) -> _Features:
+    return float(shape.num_prefill_tokens), float(shape.num_decodes), float(shape.num_attended), 1.0
