@@ -66,6 +66,12 @@ PAGEWIRE_INLINE Vec exp2(Vec x) {
   return select_less(x, broadcast(128.0f), floored, select_less(broadcast(127.0f), x, broadcast(__builtin_inff()), y));
 }
 
+// 2^x for x <= 0, or NaN: as above, for less.
+PAGEWIRE_INLINE Vec exp2_nonpositive(Vec x) {
+  const Vec whole = round_to_even(x);
+  return select_less(x, broadcast(-126.0f), zero(), scale_exponent(exp2_fraction(sub(x, whole)), whole));
+}
+
 // e^x, with the same edges: 0 below -87.33 (2^-126), infinity from 88.722839 on.
 PAGEWIRE_INLINE Vec exp(Vec x) {
   const Vec whole = round_to_even(mul(x, broadcast(1.4426950408889634f)));
