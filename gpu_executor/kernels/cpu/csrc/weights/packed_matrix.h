@@ -33,6 +33,8 @@ enum class WeightLayout : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, k
 
 inline bool is_quantized(WeightLayout layout) { return layout >= WeightLayout::kInt4; }
 
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 constexpr int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 constexpr int64_t round_up(int64_t value, int64_t to) { return divide_up(value, to) * to; }
 

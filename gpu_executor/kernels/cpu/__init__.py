@@ -1,0 +1,1 @@
+"""Compiled CPU kernels: csrc holds the C++ library, the modules here load and call it."""

@@ -1,0 +1,155 @@
+#include "capi.h"
+
+#include <new>
+
+#include "engine.h"
+#include "model/decoder_stack.h"
+#include "runtime/build_info.h"
+#include "weights/pack.h"
+
+using pagewire::DecoderStack;
+using pagewire::Engine;
+using pagewire::LinearView;
+using pagewire::LinearWeight;
+using pagewire::Team;
+
+namespace {
+
+// Run what allocates: 0, or 1 if there was no memory for it. It allocates before it starts threads.
+template <typename Body>
+int32_t status_of(Body&& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+LinearWeight weight_of(const LinearView& view) { return {view.parts, view.num_parts}; }
+
+}  // namespace
+
+const char* pagewire_source_digest() { return pagewire::source_digest(); }
+
+int64_t pagewire_struct_bytes(int32_t which) {
+  switch (which) {
+    case 0: return sizeof(pagewire::PackedMatrix);
+    case 1: return sizeof(pagewire::LinearView);
+    case 2: return sizeof(pagewire::LayerView);
+    case 3: return sizeof(pagewire::CacheView);
+    case 4: return sizeof(pagewire::StepView);
+    default: return 0;
+  }
+}
+
+const char* pagewire_built_kernels(int32_t index, int32_t* runs_here) {
+  const pagewire::BuiltKernels* built = pagewire::built_kernels();
+  for (int32_t i = 0; i < index; ++i) {
+    if (built[i].table == nullptr) return nullptr;
+  }
+  if (built[index].table == nullptr) return nullptr;
+  *runs_here = built[index].runs_here() ? 1 : 0;
+  return built[index].table->name;
+}
+
+Engine* pagewire_create(const char* kernels, int32_t num_threads) {
+  const pagewire::KernelTable* table = pagewire::find_kernels(kernels);
+  return table == nullptr ? nullptr : new Engine(*table, num_threads);
+}
+
+void pagewire_destroy(Engine* engine) { delete engine; }
+
+const char* pagewire_kernels(const Engine* engine) { return engine->runtime.kernels.name; }
+
+int32_t pagewire_num_threads(const Engine* engine) { return engine->runtime.pool.num_threads(); }
+
+int64_t pagewire_run_empty_phases(Engine* engine, int64_t num_phases, int64_t num_tiles) {
+  std::atomic<int64_t> count{0};
+  engine->runtime.pool.run([&](Team& team) {
+    int64_t taken = 0;
+    for (int64_t phase = 0; phase < num_phases; ++phase) team.for_tiles(num_tiles, [&](int64_t) { ++taken; });
+    count.fetch_add(taken);
+  });
+  return count.load();
+}
+
+int64_t pagewire_packed_bytes(int32_t layout, int32_t has_minimum, int64_t out_features, int64_t in_features) {
+  return pagewire::packed_bytes(static_cast<pagewire::WeightLayout>(layout), has_minimum != 0, out_features,
+                                in_features);
+}
+
+void pagewire_pack(Engine* engine, int32_t layout, int32_t has_minimum, int64_t out_features, int64_t in_features,
+                   const void* codes, const void* scales, const void* minima, uint8_t* dst) {
+  engine->runtime.pool.run([&](Team& team) {
+    team.for_tiles(pagewire::divide_up(out_features, pagewire::kPanel), [&](int64_t panel) {
+      pagewire::pack_panels(static_cast<pagewire::WeightLayout>(layout), has_minimum != 0, out_features, in_features,
+                            codes, static_cast<const uint16_t*>(scales), static_cast<const uint16_t*>(minima), dst,
+                            panel, panel + 1);
+    });
+  });
+}
+
+int32_t pagewire_linear(Engine* engine, LinearView weight, const float* x, int64_t num_rows, float* out) {
+  return status_of([&] { engine->ops.linear(weight_of(weight), x, num_rows, out); });
+}
+
+int32_t pagewire_embedding(Engine* engine, LinearView weight, const int64_t* ids, int64_t num_tokens, float* out) {
+  return status_of([&] { engine->ops.embedding(weight_of(weight), ids, num_tokens, out); });
+}
+
+int32_t pagewire_rms_norm(Engine* engine, const float* x, const float* residual, const float* weight,
+                          int64_t num_rows, int64_t size, float eps, float* total, float* out) {
+  return status_of([&] { engine->ops.rms_norm(x, residual, weight, num_rows, size, eps, total, out); });
+}
+
+int32_t pagewire_rotary(Engine* engine, float* heads, const int64_t* positions, int64_t num_tokens, int64_t num_heads,
+                        int64_t head_dim, int64_t rotary_dim, const float* cos, const float* sin) {
+  return status_of(
+      [&] { engine->ops.rotary(heads, positions, num_tokens, num_heads, head_dim, rotary_dim, cos, sin); });
+}
+
+int32_t pagewire_store_kv(Engine* engine, const float* key, const float* value, const int64_t* slots,
+                          int64_t num_tokens, int64_t num_kv_heads, int64_t head_dim,
+                          const pagewire::CacheView* cache) {
+  return status_of([&] { engine->ops.store_kv(key, value, slots, num_tokens, num_kv_heads, head_dim, *cache); });
+}
+
+int32_t pagewire_paged_attention(Engine* engine, const pagewire::StepView* step, const pagewire::CacheView* cache,
+                                 int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t sliding_window,
+                                 float scale, const float* query, float* out) {
+  const pagewire::AttentionShape shape{num_heads, num_kv_heads, head_dim, sliding_window};
+  return status_of([&] { engine->ops.paged_attention(*step, shape, *cache, scale, query, out); });
+}
+
+int32_t pagewire_silu_and_mul(Engine* engine, const float* gate_up, int64_t num_rows, int64_t size, float* out) {
+  return status_of([&] { engine->ops.silu_and_mul(gate_up, num_rows, size, out); });
+}
+
+DecoderStack* pagewire_stack_create(Engine* engine, const pagewire::LayerView* layers, int64_t num_layers) {
+  DecoderStack* stack = nullptr;
+  status_of([&] { stack = new DecoderStack(engine->runtime, layers, num_layers); });
+  return stack;
+}
+
+void pagewire_stack_destroy(DecoderStack* stack) { delete stack; }
+
+int32_t pagewire_stack_run(DecoderStack* stack, const pagewire::StepView* step, const pagewire::CacheView* caches,
+                           float* hidden, float* residual) {
+  return status_of([&] { stack->run(*step, caches, hidden, residual); });
+}
+
+int64_t pagewire_stack_work_bytes(const DecoderStack* stack) { return stack->work_bytes(); }
+
+const char* pagewire_phase_name(int32_t kind) {
+  if (kind < 0 || kind >= pagewire::kNumPhaseKinds) return nullptr;
+  return pagewire::phase_name(static_cast<pagewire::PhaseKind>(kind));
+}
+
+void pagewire_profile_start(Engine* engine) { engine->runtime.profile.start(); }
+
+void pagewire_profile_read(Engine* engine, int64_t* nanoseconds, int64_t* num_phases) {
+  engine->runtime.profile.read(nanoseconds, num_phases);
+}
+
+void pagewire_profile_stop(Engine* engine) { engine->runtime.profile.stop(); }

@@ -1,0 +1,77 @@
+// The library's C interface: what Python calls, by ctypes. native_library.py mirrors every signature and struct.
+//
+// Nothing throws through it. Arguments are checked by the caller; memory is the caller's unless a handle holds it.
+// Calls on one handle come from one thread at a time, and take all threads of the pool.
+#pragma once
+
+#include <cstdint>
+
+#include "model/step.h"
+
+#define PAGEWIRE_API extern "C" __attribute__((visibility("default")))
+
+namespace pagewire {
+struct Engine;  // kernels, threads and the work space of the small ops
+class DecoderStack;
+}  // namespace pagewire
+
+// --- what was built, and what it was built from ---------------------------------------------------------------------
+PAGEWIRE_API const char* pagewire_source_digest();
+// sizeof of the structs that Python mirrors: 0 PackedMatrix, 1 LinearView, 2 LayerView, 3 CacheView, 4 StepView; else 0.
+PAGEWIRE_API int64_t pagewire_struct_bytes(int32_t which);
+// Name of the index-th set of kernels that was built, the best first, and whether this CPU can run it; null: no more.
+PAGEWIRE_API const char* pagewire_built_kernels(int32_t index, int32_t* runs_here);
+
+// --- an engine ------------------------------------------------------------------------------------------------------
+// kernels: a name, or "auto"; null if this CPU or this build lacks them.
+PAGEWIRE_API pagewire::Engine* pagewire_create(const char* kernels, int32_t num_threads);
+PAGEWIRE_API void pagewire_destroy(pagewire::Engine* engine);
+PAGEWIRE_API const char* pagewire_kernels(const pagewire::Engine* engine);
+PAGEWIRE_API int32_t pagewire_num_threads(const pagewire::Engine* engine);
+// Run empty phases of so many tiles each; returns the tiles that ran. What the pool itself costs.
+PAGEWIRE_API int64_t pagewire_run_empty_phases(pagewire::Engine* engine, int64_t num_phases, int64_t num_tiles);
+
+// --- weights --------------------------------------------------------------------------------------------------------
+PAGEWIRE_API int64_t pagewire_packed_bytes(int32_t layout, int32_t has_minimum, int64_t out_features,
+                                           int64_t in_features);
+// From the canonical layout (see weights/pack.h) to panels at dst, on all threads.
+PAGEWIRE_API void pagewire_pack(pagewire::Engine* engine, int32_t layout, int32_t has_minimum, int64_t out_features,
+                                int64_t in_features, const void* codes, const void* scales, const void* minima,
+                                uint8_t* dst);
+
+// --- small ops: see model/single_ops.h ------------------------------------------------------------------------------
+// These, and pagewire_stack_run, return 0, or 1 if their work space could not be allocated.
+PAGEWIRE_API int32_t pagewire_linear(pagewire::Engine* engine, pagewire::LinearView weight, const float* x,
+                                  int64_t num_rows, float* out);
+PAGEWIRE_API int32_t pagewire_embedding(pagewire::Engine* engine, pagewire::LinearView weight, const int64_t* ids,
+                                     int64_t num_tokens, float* out);
+PAGEWIRE_API int32_t pagewire_rms_norm(pagewire::Engine* engine, const float* x, const float* residual,
+                                    const float* weight, int64_t num_rows, int64_t size, float eps, float* total,
+                                    float* out);
+PAGEWIRE_API int32_t pagewire_rotary(pagewire::Engine* engine, float* heads, const int64_t* positions, int64_t num_tokens,
+                                  int64_t num_heads, int64_t head_dim, int64_t rotary_dim, const float* cos,
+                                  const float* sin);
+PAGEWIRE_API int32_t pagewire_store_kv(pagewire::Engine* engine, const float* key, const float* value,
+                                    const int64_t* slots, int64_t num_tokens, int64_t num_kv_heads, int64_t head_dim,
+                                    const pagewire::CacheView* cache);
+PAGEWIRE_API int32_t pagewire_paged_attention(pagewire::Engine* engine, const pagewire::StepView* step,
+                                           const pagewire::CacheView* cache, int64_t num_heads, int64_t num_kv_heads,
+                                           int64_t head_dim, int64_t sliding_window, float scale, const float* query,
+                                           float* out);
+PAGEWIRE_API int32_t pagewire_silu_and_mul(pagewire::Engine* engine, const float* gate_up, int64_t num_rows, int64_t size,
+                                        float* out);
+
+// --- all layers at once: see model/decoder_stack.h ------------------------------------------------------------------
+PAGEWIRE_API pagewire::DecoderStack* pagewire_stack_create(pagewire::Engine* engine, const pagewire::LayerView* layers,
+                                                           int64_t num_layers);
+PAGEWIRE_API void pagewire_stack_destroy(pagewire::DecoderStack* stack);
+PAGEWIRE_API int32_t pagewire_stack_run(pagewire::DecoderStack* stack, const pagewire::StepView* step,
+                                        const pagewire::CacheView* caches, float* hidden, float* residual);
+PAGEWIRE_API int64_t pagewire_stack_work_bytes(const pagewire::DecoderStack* stack);
+
+// --- profile: see runtime/profile.h ---------------------------------------------------------------------------------
+PAGEWIRE_API const char* pagewire_phase_name(int32_t kind);  // null from the number of kinds on
+PAGEWIRE_API void pagewire_profile_start(pagewire::Engine* engine);
+// Nanoseconds and phases of each kind since the start or the last read.
+PAGEWIRE_API void pagewire_profile_read(pagewire::Engine* engine, int64_t* nanoseconds, int64_t* num_phases);
+PAGEWIRE_API void pagewire_profile_stop(pagewire::Engine* engine);

@@ -1,0 +1,243 @@
+#include "decoder_stack.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pagewire {
+namespace {
+
+constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+
+AttentionShape attention_shape(const LayerView& layer) {
+  return {layer.num_heads, layer.num_kv_heads, layer.head_dim, layer.sliding_window};
+}
+
+int64_t qkv_size(const LayerView& layer) { return (layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim; }
+
+int64_t query_size(const LayerView& layer) { return layer.num_heads * layer.head_dim; }
+
+// Channels of gate and up that one tile computes, for tiles of a quantization group each at least.
+Tiling gate_tiling(const LinearWeight& gate_up, int64_t num_rows, int num_threads) {
+  const int64_t num_panels = divide_up(gate_up.out_features() / 2, kPanel);
+  Tiling tiling = choose_tiling(num_rows, num_panels, 2 * gate_up.parts().front().panel_bytes(), num_threads);
+  tiling.panels = round_up(tiling.panels, kGroup / kPanel);
+  return tiling;
+}
+
+}  // namespace
+
+DecoderStack::DecoderStack(Runtime& runtime, const LayerView* layers, int64_t num_layers)
+    : runtime_(runtime),
+      work_(static_cast<size_t>(runtime.pool.num_threads())),
+      tile_(static_cast<size_t>(runtime.pool.num_threads())) {
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const LayerView& view = layers[i];
+    Layer layer{view,
+                {view.qkv.parts, view.qkv.num_parts},
+                {view.output.parts, view.output.num_parts},
+                {view.gate_up.parts, view.gate_up.num_parts},
+                {view.down.parts, view.down.num_parts},
+                false};
+    layer.gates_in_tile = layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0;
+    layers_.push_back(std::move(layer));
+  }
+  hidden_size_ = layers_.front().qkv.in_features();
+  int64_t work_bytes = 0;
+  for (const Layer& layer : layers_) {
+    const LayerView& view = layer.view;
+    work_bytes = std::max(work_bytes, attention_work_bytes(view.num_heads, view.num_kv_heads, view.head_dim));
+    for (const LinearWeight* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+      work_bytes = std::max(work_bytes, weight->work_bytes(runtime.kernels));
+    }
+  }
+  for (AlignedBuffer& work : work_) work.reserve(work_bytes);
+}
+
+void DecoderStack::run(const StepView& step, const CacheView* caches, float* hidden, float* residual) {
+  if (step.num_tokens == 0) return;
+  const Pass pass = prepare(step, caches, hidden, residual);
+  runtime_.pool.run([&](Team& team) {
+    PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
+    for (size_t index = 0; index < layers_.size(); ++index) {
+      attention_block(team, clock, pass, index);
+      mlp_block(team, clock, pass, index);
+    }
+  });
+}
+
+DecoderStack::Pass DecoderStack::prepare(const StepView& step, const CacheView* caches, float* hidden,
+                                         float* residual) {
+  Pass pass{step, caches, hidden, residual, {}, nullptr};
+  const int num_threads = runtime_.pool.num_threads();
+  plans_.begin_step();
+  for (const Layer& layer : layers_) {
+    const LayerView& view = layer.view;
+    qkv_input_.reserve(layer.qkv, step.num_tokens);
+    output_input_.reserve(layer.output, step.num_tokens);
+    gate_up_input_.reserve(layer.gate_up, step.num_tokens);
+    down_input_.reserve(layer.down, step.num_tokens);
+    qkv_.reserve(step.num_tokens * qkv_size(view) * kFloat);
+    context_.reserve(step.num_tokens * query_size(view) * kFloat);
+    if (layer.gates_in_tile) {
+      const Tiling tiling = gate_tiling(layer.gate_up, step.num_tokens, num_threads);
+      for (AlignedBuffer& tile : tile_) tile.reserve(2 * tiling.rows * tiling.panels * kPanel * kFloat);
+    } else {
+      gate_up_.reserve(step.num_tokens * layer.gate_up.out_features() * kFloat);
+      for (AlignedBuffer& tile : tile_) tile.reserve(layer.down.in_features() * kFloat);
+    }
+    for (AlignedBuffer& tile : tile_) tile.reserve(hidden_size_ * kFloat);
+    pass.plans.push_back(&plans_.plan(attention_shape(view), step, num_threads));
+  }
+  pass.partials = plans_.reserve_partials();
+  return pass;
+}
+
+void DecoderStack::attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
+  const Layer& layer = layers_[index];
+  const LayerView& view = layer.view;
+  const KernelTable& kernels = runtime_.kernels;
+  const int64_t num_tokens = pass.step.num_tokens;
+
+  const InputView input = qkv_input_.view(layer.qkv);
+  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* stream = pass.residual + row * hidden_size_;
+      // The stream begins with what goes into the first layer.
+      if (index == 0) std::memcpy(stream, pass.hidden + row * hidden_size_, static_cast<size_t>(hidden_size_ * kFloat));
+      float* normed = input.floats != nullptr ? input.float_row(row) : tile_[team.thread()].as<float>();
+      kernels.rms_norm_row(stream, view.attention_norm, hidden_size_, view.attention_norm_eps, normed);
+      input.write(kernels, row, 0, hidden_size_, normed);
+    }
+  });
+  clock.end_phase(PhaseKind::kNorm);
+
+  multiply(team, kernels, layer.qkv, input.rows(), num_tokens, {qkv_.as<float>(), qkv_size(view), false}, work_);
+  clock.end_phase(PhaseKind::kQkv);
+
+  AttentionStep attention = attention_step(pass.step, attention_shape(view), pass.caches[index], view.scale);
+  attention.query = qkv_.as<float>();
+  attention.query_stride = qkv_size(view);
+  attention.output = context_.as<float>();
+  attention.output_stride = query_size(view);
+  attention.partials = pass.partials;
+  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) rotate_and_store(layer, attention, pass.step, row);
+  });
+  clock.end_phase(PhaseKind::kRotary);
+
+  run_attention(team, kernels, attention, *pass.plans[index], work_);
+  clock.end_phase(PhaseKind::kAttention);
+
+  const InputView context = output_input_.view(layer.output);
+  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      context.write(kernels, row, 0, query_size(view), context_.as<float>() + row * query_size(view));
+    }
+  });
+  clock.end_phase(PhaseKind::kContext);
+
+  multiply(team, kernels, layer.output, context.rows(), num_tokens, {pass.residual, hidden_size_, true}, work_);
+  clock.end_phase(PhaseKind::kOutput);
+}
+
+void DecoderStack::rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step,
+                                    int64_t token) const {
+  const KernelTable& kernels = runtime_.kernels;
+  const LayerView& view = layer.view;
+  const int64_t head_dim = view.head_dim, half = view.rotary_dim / 2, position = step.positions[token];
+  const float* cos = view.rotary_cos + position * half;
+  const float* sin = view.rotary_sin + position * half;
+  float* heads = qkv_.as<float>() + token * qkv_size(view);
+  for (int64_t i = 0; i < view.num_heads + view.num_kv_heads; ++i) {
+    float* head = heads + i * head_dim;
+    const float* norm = i < view.num_heads ? view.query_norm : view.key_norm;
+    if (norm != nullptr) kernels.rms_norm_row(head, norm, head_dim, view.attention_norm_eps, head);
+    kernels.rotate_head(head, cos, sin, half);
+  }
+  const int64_t slot = step.slot_mapping[token];
+  if (slot < 0) return;
+  const float* key = heads + query_size(view);
+  kernels.store_key(key, slot, attention);
+  kernels.store_value(key + view.num_kv_heads * head_dim, slot, attention);
+}
+
+void DecoderStack::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
+  const Layer& layer = layers_[index];
+  const LayerView& view = layer.view;
+  const KernelTable& kernels = runtime_.kernels;
+  const int64_t num_tokens = pass.step.num_tokens;
+
+  const InputView input = gate_up_input_.view(layer.gate_up);
+  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* normed = input.floats != nullptr ? input.float_row(row) : tile_[team.thread()].as<float>();
+      kernels.rms_norm_row(pass.residual + row * hidden_size_, view.mlp_norm, hidden_size_, view.mlp_norm_eps, normed);
+      input.write(kernels, row, 0, hidden_size_, normed);
+    }
+  });
+  clock.end_phase(PhaseKind::kNorm);
+
+  if (layer.gates_in_tile) {
+    gate_in_tile(team, layer, num_tokens);
+  } else {
+    gate(team, layer, num_tokens);
+  }
+  clock.end_phase(PhaseKind::kGateUp);
+
+  // The last block's result stays apart from the stream: the final norm adds them.
+  const bool is_last = index + 1 == layers_.size();
+  const OutputRows out{is_last ? pass.hidden : pass.residual, hidden_size_, !is_last};
+  multiply(team, kernels, layer.down, down_input_.view(layer.down).rows(), num_tokens, out, work_);
+  clock.end_phase(PhaseKind::kDown);
+}
+
+void DecoderStack::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const {
+  const KernelTable& kernels = runtime_.kernels;
+  const int64_t size = layer.down.in_features();
+  const Tiling tiling = gate_tiling(layer.gate_up, num_tokens, team.num_threads());
+  const int64_t row_tiles = divide_up(num_tokens, tiling.rows), width = tiling.panels * kPanel;
+  const ActivationRows input = gate_up_input_.view(layer.gate_up).rows();
+  const InputView output = down_input_.view(layer.down);
+  float* gates = tile_[team.thread()].as<float>();
+  float* ups = gates + tiling.rows * width;
+  void* work = work_[team.thread()].as<void>();
+  team.for_tiles(row_tiles * divide_up(size, width), [&](int64_t index) {
+    const int64_t row = index % row_tiles * tiling.rows, channel = index / row_tiles * width;
+    const int64_t row_end = std::min(row + tiling.rows, num_tokens), end = std::min(channel + width, size);
+    multiply_channels(kernels, layer.gate_up, channel, end, input, row, row_end,
+                      {gates - row * width - channel, width, false}, work);
+    multiply_channels(kernels, layer.gate_up, size + channel, size + end, input, row, row_end,
+                      {ups - row * width - size - channel, width, false}, work);
+    for (int64_t r = row; r < row_end; ++r) {
+      float* gate = gates + (r - row) * width;
+      kernels.silu_and_mul_row(gate, ups + (r - row) * width, end - channel, gate);
+      output.write(kernels, r, channel, end - channel, gate);
+    }
+  });
+}
+
+void DecoderStack::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
+  const KernelTable& kernels = runtime_.kernels;
+  const int64_t size = layer.down.in_features();
+  multiply(team, kernels, layer.gate_up, gate_up_input_.view(layer.gate_up).rows(), num_tokens,
+           {gate_up_.as<float>(), 2 * size, false}, work_);
+  const InputView output = down_input_.view(layer.down);
+  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* gate = gate_up_.as<float>() + row * 2 * size;
+      float* out = output.floats != nullptr ? output.float_row(row) : tile_[team.thread()].as<float>();
+      kernels.silu_and_mul_row(gate, gate + size, size, out);
+      output.write(kernels, row, 0, size, out);
+    }
+  });
+}
+
+int64_t DecoderStack::work_bytes() const {
+  int64_t total = plans_.num_bytes() + qkv_.num_bytes() + context_.num_bytes() + gate_up_.num_bytes();
+  for (const InputRows* rows : {&qkv_input_, &output_input_, &gate_up_input_, &down_input_}) total += rows->num_bytes();
+  for (const AlignedBuffer& work : work_) total += work.num_bytes();
+  for (const AlignedBuffer& tile : tile_) total += tile.num_bytes();
+  return total;
+}
+
+}  // namespace pagewire

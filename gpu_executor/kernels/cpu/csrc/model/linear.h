@@ -1,0 +1,90 @@
+// Products of rows with a weight, on all threads: the input rows in the forms that kernels read, and the tiles.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../kernels/kernel_table.h"
+#include "../runtime/aligned_buffer.h"
+#include "../runtime/thread_pool.h"
+
+namespace pagewire {
+
+// A matrix, perhaps of several layouts: the rows of each part lie below those of the one before.
+class LinearWeight {
+ public:
+  LinearWeight() = default;
+  LinearWeight(const PackedMatrix* parts, int64_t num_parts) : parts_(parts, parts + num_parts) {}
+
+  const std::vector<PackedMatrix>& parts() const { return parts_; }
+  int64_t out_features() const;
+  int64_t in_features() const { return parts_.front().in_features; }
+  bool reads_integers() const;  // some part is quantized
+  bool reads_floats() const;    // some part is dense
+  bool reads_half_sums() const;
+  // Whether every part but the last begins and ends with a whole panel: output channels at multiples of kPanel are then
+  // the begin of a panel.
+  bool has_whole_panels() const;
+  int64_t work_bytes(const KernelTable& kernels) const;
+
+ private:
+  std::vector<PackedMatrix> parts_;
+};
+
+// The input rows of one product, in the forms that its weight's parts read.
+struct InputView {
+  float* floats;  // null where no part reads floats; as ActivationRows, so the others
+  int64_t float_stride;
+  int8_t* values;  // null where no part reads integers
+  float* scales;
+  float* sums;
+  float* half_sums;
+  int64_t num_groups;
+
+  ActivationRows rows() const { return {floats, float_stride, values, scales, sums, half_sums, num_groups}; }
+  float* float_row(int64_t row) const { return floats == nullptr ? nullptr : floats + row * float_stride; }
+  // Take channels [begin, begin + n) of a row; begin is a multiple of kGroup, and so is n unless the row ends there.
+  // x may be float_row(row) + begin itself.
+  void write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const;
+};
+
+// Memory for the input rows of products that come one after the other.
+class InputRows {
+ public:
+  // Make room for so many rows of a weight's input. Views end here.
+  void reserve(const LinearWeight& weight, int64_t num_rows);
+  InputView view(const LinearWeight& weight) const;
+  int64_t num_bytes() const;
+
+ private:
+  AlignedBuffer floats_, values_, scales_, sums_, half_sums_;
+};
+
+// How a product of num_rows rows is cut: tiles of so many rows and panels.
+struct Tiling {
+  int64_t rows;
+  int64_t panels;
+};
+Tiling choose_tiling(int64_t num_rows, int64_t num_panels, int64_t panel_bytes, int num_threads);
+
+// One phase: y (+)= x W^T + bias. work: a buffer of work_bytes for each thread.
+void multiply(Team& team, const KernelTable& kernels, const LinearWeight& weight, const ActivationRows& x,
+              int64_t num_rows, const OutputRows& y, const std::vector<AlignedBuffer>& work);
+
+// Output channels [begin, end) of a weight with whole panels, begin a multiple of kPanel, for rows [row_begin, row_end):
+// in the calling thread. Channel c of row r goes to y.out[r * y.stride + c].
+void multiply_channels(const KernelTable& kernels, const LinearWeight& weight, int64_t begin, int64_t end,
+                       const ActivationRows& x, int64_t row_begin, int64_t row_end, const OutputRows& y, void* work);
+
+// Call tile(begin, end) for all of [0, num_rows) in runs of rows.
+template <typename Tile>
+void for_rows(Team& team, int64_t num_rows, Tile&& tile) {
+  // A row's work is a microsecond or less, to take a tile a twentieth of that.
+  const int64_t per_tile = num_rows < 8 * team.num_threads() ? 1 : num_rows < 256 ? 2 : 8;
+  team.for_tiles(divide_up(num_rows, per_tile), [&](int64_t index) {
+    const int64_t begin = index * per_tile;
+    tile(begin, begin + per_tile < num_rows ? begin + per_tile : num_rows);
+  });
+}
+
+}  // namespace pagewire

@@ -1,0 +1,61 @@
+// What a native call is given: views of the caller's memory. Python mirrors the structs of this file (see
+// native_library.py), which is why they hold nothing but pointers and fixed-size numbers.
+#pragma once
+
+#include <cstdint>
+
+#include "../kernels/kernel_table.h"
+
+namespace pagewire {
+
+// A weight: the rows of each part lie below those of the one before.
+struct LinearView {
+  const PackedMatrix* parts;
+  int64_t num_parts;
+};
+
+// One decoder layer. Norm weights and rotary tables are fp32.
+struct LayerView {
+  LinearView qkv;      // num_heads + 2 * num_kv_heads heads of head_dim rows: queries, keys, values
+  LinearView output;
+  LinearView gate_up;  // 2 * intermediate size rows, the gate first
+  LinearView down;
+  const float* attention_norm;  // [hidden size]
+  const float* mlp_norm;        // [hidden size]
+  const float* query_norm;      // [head_dim], or null; key_norm alike
+  const float* key_norm;
+  const float* rotary_cos;      // [positions, rotary_dim / 2]; rotary_sin alike
+  const float* rotary_sin;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t rotary_dim;
+  int64_t sliding_window;       // 0: none
+  float attention_norm_eps;     // of the query and key norms too
+  float mlp_norm_eps;
+  float scale;                  // of attention scores
+  int32_t padding;
+};
+
+// The paged memory of one layer; see kernels/attention.h for the order.
+struct CacheView {
+  void* key;
+  void* value;
+  int32_t type;  // ElementType
+  int32_t padding;
+  int64_t block_size;
+};
+
+// The scheduled tokens of a step.
+struct StepView {
+  int64_t num_tokens;
+  int64_t num_reqs;
+  int64_t max_blocks;
+  const int64_t* positions;       // [num_tokens]
+  const int64_t* slot_mapping;    // [num_tokens], -1: not stored
+  const int32_t* block_tables;    // [num_reqs, max_blocks]
+  const int32_t* query_start;     // [num_reqs + 1]
+  const int32_t* seq_lens;        // [num_reqs]
+};
+
+}  // namespace pagewire

@@ -1,0 +1,118 @@
+#include "thread_pool.h"
+
+#include <chrono>
+
+#include "sleeping.h"
+
+namespace pagewire {
+namespace {
+
+// How long a thread looks before it sleeps. Phases of a small model take 5 to 50 microseconds; to sleep and to be
+// woken takes about 50. Longer, and the thread would only keep the core from the other processes.
+constexpr std::chrono::microseconds kSpin{50};
+constexpr int kPausesPerLook = 32;  // between two looks at the clock
+constexpr uint32_t kClosed = 1u << 31;
+
+uint64_t ticket(uint32_t phase) { return static_cast<uint64_t>(phase) << 32; }
+uint32_t phase_of(uint64_t tickets) { return static_cast<uint32_t>(tickets >> 32); }
+
+}  // namespace
+
+Team::Team(ThreadPool& pool, int thread, uint32_t phase)
+    : pool_(pool), thread_(thread), num_threads_(pool.num_threads()), phase_(phase) {}
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
+  entered_.store(kClosed);
+  for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { work(thread); });
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_ = true;
+  region_.fetch_add(1);
+  wake_sleepers(region_);
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::run(const std::function<void(Team&)>& body) {
+  std::lock_guard<std::mutex> lock(region_mutex_);
+  body_ = &body;
+  first_phase_ = phase_of(tickets_.load());
+  if (num_threads_ > 1) {
+    entered_.store(0);
+    region_.fetch_add(1);
+    announce(region_);
+  }
+  Team team(*this, 0, first_phase_);
+  body(team);
+  if (num_threads_ > 1) {
+    entered_.fetch_or(kClosed);
+    for (uint32_t now = entered_.load(); now != kClosed; now = entered_.load()) {
+      wait_until(entered_, now, [&] { return entered_.load() != now; });
+    }
+  }
+  body_ = nullptr;
+}
+
+void ThreadPool::work(int thread) {
+  uint32_t seen = 0;
+  while (true) {
+    wait_until(region_, seen, [&] { return region_.load() != seen; });
+    seen = region_.load();
+    if (stopping_) return;
+    uint32_t entered = entered_.load();
+    while (!(entered & kClosed) && !entered_.compare_exchange_weak(entered, entered + 1)) {
+    }
+    if (entered & kClosed) continue;  // all was done before this thread woke
+    // This may be a later region than the one it was woken for. To enter it a second time does no harm: by then all
+    // phases that it took part in are over.
+    Team team(*this, thread, first_phase_);
+    (*body_)(team);
+    if (entered_.fetch_sub(1) == (kClosed | 1)) announce(entered_);
+  }
+}
+
+bool ThreadPool::take_tile(uint32_t phase, int64_t num_tiles, int64_t* tile) {
+  uint64_t tickets = tickets_.load();
+  while (phase_of(tickets) == phase && static_cast<int64_t>(tickets & 0xffffffffu) < num_tiles) {
+    if (tickets_.compare_exchange_weak(tickets, tickets + 1)) {
+      *tile = static_cast<int64_t>(tickets & 0xffffffffu);
+      return true;
+    }
+  }
+  return false;
+}
+
+void ThreadPool::finish_tile(uint32_t phase, int64_t num_tiles) {
+  if (num_done_.fetch_add(1) + 1 != static_cast<uint32_t>(num_tiles)) return;
+  num_done_.store(0);
+  // The tickets last: with them the next phase begins, and may end before this thread goes on.
+  phase_.store(phase + 1);
+  tickets_.store(ticket(phase + 1));
+  announce(phase_);
+}
+
+void ThreadPool::wait_for_phase_end(uint32_t phase) {
+  wait_until(phase_, phase, [&] { return phase_of(tickets_.load()) != phase; });
+}
+
+template <typename Changed>
+void ThreadPool::wait_until(std::atomic<uint32_t>& word, uint32_t value, Changed&& changed) {
+  if (changed()) return;
+  const auto deadline = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      if (changed()) return;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  num_sleepers_.fetch_add(1);
+  while (!changed()) sleep_while(word, value);
+  num_sleepers_.fetch_sub(1);
+}
+
+void ThreadPool::announce(std::atomic<uint32_t>& word) {
+  // Either this sees a sleeper's entry, or the sleeper sees the new value: all of them are sequentially consistent.
+  if (num_sleepers_.load() > 0) wake_sleepers(word);
+}
+
+}  // namespace pagewire
