@@ -1,1 +1,1 @@
-"""Benchmarks of any server with OpenAI's API: load with random arrivals, latencies, throughput."""
+"""Benchmarks: load on a server, an engine without one, its start, and single kernels."""

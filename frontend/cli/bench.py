@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..bench.config import BenchServeConfig
+from ..bench.serving.config import BenchServeConfig
 from .command import CommandGroup, FlagCommand
 from .flags import bench_serve_flags, build_bench_serve_config, given_values
 from .refused import BENCH_SERVE, explain_unknown_benchmark
@@ -19,8 +19,8 @@ def bench_command(run_serve: RunBenchServe | None = None) -> click.Group:
     """Return the group.
 
     Args:
-        run_serve: what `bench serve` runs, with a function that prints a line; that of `frontend/bench/serve.py` if
-            None.
+        run_serve: what `bench serve` runs, with a function that prints a line; that of
+            `frontend/bench/serving/serve.py` if None.
     """
     return CommandGroup(
         "bench",
@@ -38,7 +38,7 @@ def _serve_command(run_serve: RunBenchServe | None) -> click.Command:
         config = build_bench_serve_config(given_values(ctx, ctx.command.flag_options))
         if run_serve is not None:
             return run_serve(config, click.echo)
-        from ..bench.serve import run
+        from ..bench.serving.serve import run
 
         return run(config, click.echo)
 

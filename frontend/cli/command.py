@@ -13,7 +13,7 @@ from .flags import Flag, FlagOption
 from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 # Flags that take all values up to the next flag.
-_LISTS = ("--served-model-name", "--goodput")
+_LISTS = ("--served-model-name", "--goodput", "--target")
 
 
 def dashed(word: str) -> str:

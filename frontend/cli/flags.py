@@ -18,7 +18,7 @@ from msgspec import inspect
 from pagewire.ipc.config import EngineConfig, ServerConfig
 from pagewire.ipc.errors import ConfigError
 
-from ..bench.config import BenchServeConfig
+from ..bench.serving.config import BenchServeConfig
 from .refused import CHOICE_ALIASES, REFUSED_CHOICES
 from .values import Choice, Number, Text, WholeNumber
 
@@ -40,7 +40,7 @@ class Flag:
 
     Attributes:
         section: the config's name inside `EngineConfig` (model, cache, ...), "engine" for its own fields, "server",
-            "bench".
+            "dataset", "bench".
         title: what the section is about.
         field: the struct field's name.
         type_info: the field's type without its description.
@@ -100,11 +100,7 @@ class FlagOption(click.Option):
 
 def engine_flags() -> list[Flag]:
     """Return the flags of the engine: the model, its cache, its scheduler, its devices."""
-    flags = []
-    for name, type_info, _, _ in _fields(EngineConfig):
-        if isinstance(type_info, inspect.StructType):
-            flags += _flags_of(type_info.cls, name)
-    return flags + _flags_of(EngineConfig, "engine")
+    return _nested_flags_of(EngineConfig, "engine")
 
 
 def server_flags() -> list[Flag]:
@@ -114,7 +110,7 @@ def server_flags() -> list[Flag]:
 
 def bench_serve_flags() -> list[Flag]:
     """Return the flags of `pagewire bench serve`."""
-    return _flags_of(BenchServeConfig, "bench")
+    return _nested_flags_of(BenchServeConfig, "bench")
 
 
 def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
@@ -126,12 +122,7 @@ def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
     Raises:
         ConfigError: a value is out of its range.
     """
-    nested: dict[str, Any] = {}
-    for flag in engine_flags():
-        if flag.field in given:
-            section = nested if flag.section == "engine" else nested.setdefault(flag.section, {})
-            section[flag.field] = given[flag.field]
-    return _convert(nested, EngineConfig)
+    return _convert(_sorted_in(engine_flags(), given, "engine"), EngineConfig)
 
 
 def build_server_config(given: Mapping[str, object]) -> ServerConfig:
@@ -142,7 +133,7 @@ def build_server_config(given: Mapping[str, object]) -> ServerConfig:
 
 def build_bench_serve_config(given: Mapping[str, object]) -> BenchServeConfig:
     """Return the benchmark's config; arguments and errors as in `build_engine_config`."""
-    return _convert(dict(given), BenchServeConfig)
+    return _convert(_sorted_in(bench_serve_flags(), given, "bench"), BenchServeConfig)
 
 
 def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str, object]:
@@ -150,6 +141,16 @@ def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str,
     fields = (option.flag.field for option in options)
     unset = (click.core.ParameterSource.DEFAULT, None)
     return {field: ctx.params[field] for field in fields if ctx.get_parameter_source(field) not in unset}
+
+
+def _sorted_in(flags: Iterable[Flag], given: Mapping[str, object], own_section: str) -> dict[str, Any]:
+    """Return the given values as the nested config has them: those of each section in a mapping of its own."""
+    nested: dict[str, Any] = {}
+    for flag in flags:
+        if flag.field in given:
+            section = nested if flag.section == own_section else nested.setdefault(flag.section, {})
+            section[flag.field] = given[flag.field]
+    return nested
 
 
 def _convert(values: dict[str, Any], cls: type[T]) -> T:
@@ -171,6 +172,15 @@ def _fields(cls: type) -> Iterator[tuple[str, inspect.Type, Any, str]]:
             description = (type_info.extra_json_schema or {}).get("description", "")
             type_info = type_info.type
         yield field.name, type_info, field.default, description
+
+
+def _nested_flags_of(cls: type, own_section: str) -> list[Flag]:
+    """Return the flags of the configs inside a config, a section each, and then its own ones."""
+    sections = [(name, info.cls) for name, info, _, _ in _fields(cls) if isinstance(info, inspect.StructType)]
+    return [
+        *(flag for name, section in sections for flag in _flags_of(section, name)),
+        *_flags_of(cls, own_section),
+    ]
 
 
 def _flags_of(cls: type, section: str) -> list[Flag]:

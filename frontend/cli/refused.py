@@ -97,8 +97,7 @@ BENCH_SERVE = RefusedFlags(
     not_yet={
         flag: what
         for flags, what in (
-            ("target", "one server a run"),
-            ("plot plot-timeline plot-dataset-stats timeline-itl-thresholds", "it draws nothing"),
+            ("plot-timeline plot-dataset-stats timeline-itl-thresholds", "it draws sweeps only (--plot)"),
             ("ramp-up-strategy ramp-up-start-rps ramp-up-end-rps", "the rate is the same throughout"),
             ("random-prefix-len", "use --dataset-name prefix_repetition"),
             ("input-len output-len", "use the flags of the dataset, like --random-input-len"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.bench.config import BenchServeConfig
+from pagewire.frontend.bench.serving.config import BenchServeConfig
 from pagewire.frontend.cli.bench import bench_command
 from pagewire.frontend.cli.main import run
 
@@ -42,7 +42,7 @@ def test_a_command_line_of_vllm_works_as_typed():
         "--percentile_metrics", "ttft,e2el", "--save-result",
     )  # fmt: skip
     assert config.model == "M"
-    assert (config.dataset_name, config.num_prompts, config.request_rate) == ("sharegpt", 1000, 10.0)
+    assert (config.dataset.dataset_name, config.dataset.num_prompts, config.request_rate) == ("sharegpt", 1000, 10.0)
     assert config.limits_ms == {"ttft": 500.0, "tpot": 50.0}
     assert config.metrics == ("ttft", "e2el")
     assert config.ignore_eos
@@ -65,7 +65,7 @@ def test_a_config_file_gives_flags(tmp_path: Path):
     file = tmp_path / "bench.yaml"
     file.write_text("num-prompts: 7\nrequest-rate: inf\ngoodput: [ttft:5, e2el:9]\n")
     config = config_of("--config", str(file), "--seed", "3")
-    assert (config.num_prompts, config.seed, config.goodput) == (7, 3, ("ttft:5", "e2el:9"))
+    assert (config.dataset.num_prompts, config.dataset.seed, config.goodput) == (7, 3, ("ttft:5", "e2el:9"))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,17 @@ def test_a_config_file_gives_flags(tmp_path: Path):
         (["--result-dir", "x"], "need --save-result"),
         (["--dataset-name", "burstgpt"], "burstgpt is not supported yet"),
         (["--backend", "sglang"], "any server with OpenAI's API"),
-        (["--plot", "x.png"], "--plot is not supported yet"),
-        (["--target", "a=http://x"], "--target is not supported yet: one server a run"),
+        (["--plot", "x.png"], "--plot needs a sweep"),
+        (["--sweep-concurrency", "1,4", "--plot", "x.txt"], "must end in .png"),
+        (["--sweep-concurrency", "1,x"], "'x' is no number"),
+        (["--sweep-concurrency", "0"], "--sweep-concurrency: 0 must be a whole number from 1 on"),
+        (["--sweep-concurrency", ","], "--sweep-concurrency holds no number"),
+        (["--sweep-request-rate", "0"], "--sweep-request-rate: 0 must be above 0"),
+        (["--sweep-concurrency", "1", "--sweep-request-rate", "2"], "two sweeps"),
+        (["--rounds", "0"], "--rounds"),
+        (["--target", "localhost:8000"], "--target localhost:8000 must be NAME=URL"),
+        (["--target", "a=http://x", "a=http://y"], "each server needs a name of its own"),
+        (["--target", "a=http://x", "--base-url", "http://y"], "--target and --base-url both name servers"),
         (["--tokenizer", "x"], "--tokenizer is not needed"),
         (["--num-prompt", "1"], "did you mean --num-prompts?"),
         (["extra"], "unexpected extra argument"),

@@ -9,19 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.bench.config import BenchServeConfig
-from pagewire.frontend.bench.serve import run
+from pagewire.frontend.bench.dataset.config import DatasetConfig
+from pagewire.frontend.bench.serving.config import BenchServeConfig
+from pagewire.frontend.bench.serving.serve import run
 from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError, MachineError, Overloaded, PagewireError
+from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.requests import AddRequest
 from tests.support.http_server import Running, running_server
 
 
-async def bench(server: Running | str, **options: object) -> tuple[int, str]:
+async def bench(server: Running | str | None, **options: object) -> tuple[int, str]:
     """Run a small benchmark in a thread, as its own event loop; return the exit code and what it printed."""
-    url = server if isinstance(server, str) else server.url
+    url = server.url if isinstance(server, Running) else server
     small = {"num_prompts": 4, "random_input_len": 8, "random_output_len": 16}
-    config = BenchServeConfig(base_url=url, **{**small, **options})  # type: ignore[arg-type]
+    dataset = {name: options.pop(name) for name in DatasetConfig.__struct_fields__ if name in options}
+    config = BenchServeConfig(
+        base_url=url,
+        dataset=DatasetConfig(**{**small, **dataset}),  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
+    )
     lines: list[str] = []
     return await asyncio.to_thread(run, config, lines.append), "\n".join(lines)
 
@@ -132,3 +139,59 @@ async def test_a_place_that_can_not_be_written_is_refused_before_the_run(tmp_pat
     file.write_text("")
     with pytest.raises(ConfigError, match=r"--result-dir .* can't be made"):
         await bench("http://127.0.0.1:1", save_result=True, result_dir=str(file))
+
+
+async def test_servers_are_measured_in_turn_with_the_same_prompts():
+    async with running_server("hello") as one, running_server("hello") as other:
+        targets = (f"one={one.url}", f"other={other.url}/v1")
+        exit_code, output = await bench(None, target=targets, rounds=2)
+        prompts = [[bytes(request.inputs.prompt_token_ids) for request in requests_of(it)] for it in (one, other)]
+    assert exit_code == 0
+    assert prompts[0] == prompts[1]
+    # A test request and four measured ones a round, all of them new.
+    assert len(set(prompts[0])) == 2 * (1 + 4)
+    header, first, second, note = output.splitlines()[-4:]
+    assert header.split()[:2] == ["server", "output"]
+    assert (first.split()[0], second.split()[0]) == ("one", "other")
+    assert "medians of 2 rounds" in note
+
+
+async def test_what_the_servers_say_of_themselves_stands_in_the_table():
+    stats = StepStats(num_steps=1, num_running=5, num_blocks=100, num_used_blocks=40, num_filled_slots=600)
+    async with running_server("hello") as server:
+        # After each step of the fake core, whose figures are of no interest here.
+        server.client.add_stats_listener(lambda _: server.serving.metrics.step_done(stats))
+        _, output = await bench(None, target=(f"it={server.url}",))
+    (line,) = [line for line in output.splitlines() if line.startswith("it  ")]
+    assert line.split()[-4:] == ["5", "40.0%", "93.8%", "0"]
+
+
+async def test_a_sweep_is_a_row_a_load_and_saved_with_every_run(tmp_path: Path):
+    async with running_server("hello") as server:
+        _, output = await bench(
+            server, sweep_concurrency="1,2", save_result=True, result_dir=str(tmp_path), result_filename="x.json"
+        )
+    assert [line for line in output.splitlines() if "1 clients" in line][-1].startswith(server.url)
+    runs = json.loads((tmp_path / "x.json").read_text())["runs"]
+    assert [run["max_concurrency"] for run in runs] == [1, 2]
+    assert [run["completed"] for run in runs] == [4, 4]
+
+
+async def test_a_server_that_fails_is_said_and_the_others_are_measured():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        gone = f"http://127.0.0.1:{free.getsockname()[1]}"
+    async with running_server("hello") as server:
+        exit_code, output = await bench(None, target=(f"gone={gone}", f"here={server.url}"))
+    assert exit_code == 1
+    assert f"gone: {gone} can't be reached" in output
+    assert [line for line in output.splitlines() if line.startswith("here  ")]
+
+
+@pytest.mark.slow  # imports matplotlib
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_sweep_is_drawn(tmp_path: Path):
+    file = tmp_path / "x.png"
+    async with running_server("hello") as server:
+        _, output = await bench(server, sweep_request_rate="50,inf", plot=str(file))
+    assert f"Drawn to {file}." in output
+    assert file.read_bytes().startswith(b"\x89PNG")

@@ -4,8 +4,8 @@ import random
 from itertools import islice
 from statistics import median
 
-from pagewire.frontend.bench.synthetic import _WORDS, conversations, random_words
-from pagewire.frontend.bench.token_counter import estimated_tokens
+from pagewire.frontend.bench.dataset.synthetic import _WORDS, conversations, random_words
+from pagewire.frontend.bench.dataset.token_counter import estimated_tokens
 
 
 def test_words_are_as_many_as_asked_for():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.frontend.bench.arrivals import arrival_times_s
+from pagewire.frontend.bench.serving.arrivals import arrival_times_s
 
 
 def gaps(count: int = 20_000, *, burstiness: float, rate: float = 10.0, seed: int = 1) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.frontend.bench.metrics import RequestOutcome, is_good, summarize
+from pagewire.frontend.bench.serving.metrics import RequestOutcome, is_good, summarize
 
 # 0.0 --- 0.1 ------- 0.3 ------- 0.5: three chunks, three tokens
 FIRST = RequestOutcome(10, 0.0, num_output_tokens=3, ttft_s=0.1, latency_s=0.5, itls_s=(0.2, 0.2), text="abc")

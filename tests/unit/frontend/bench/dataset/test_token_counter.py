@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from pagewire.frontend.bench.token_counter import TokenCounter, estimated_tokens
+from pagewire.frontend.bench.dataset.token_counter import TokenCounter, estimated_tokens
 from tests.support.http_server import running_server
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ..dataset.datasets import SampleRequest
 from .config import BenchServeConfig
-from .datasets import SampleRequest
 from .metrics import RequestOutcome
 
 _MAX_ERROR_CHARACTERS = 300

@@ -11,7 +11,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from .config import BenchServeConfig
+from .config import DatasetConfig
 from .synthetic import conversations, random_words
 
 CountTokens = Callable[[str], Awaitable[int]]
@@ -64,7 +64,7 @@ class Conversation(msgspec.Struct):
         return None
 
 
-async def make_dataset(config: BenchServeConfig, count_tokens: CountTokens) -> Dataset:
+async def make_dataset(config: DatasetConfig, count_tokens: CountTokens) -> Dataset:
     """Return the requests that the config describes.
 
     Raises:
@@ -117,7 +117,7 @@ def read_sharegpt(path: str) -> list[Conversation]:
         raise ConfigError(f"--dataset-path {path} is no ShareGPT file (a JSON list of conversations): {exc}.") from exc
 
 
-def _random_requests(config: BenchServeConfig) -> Iterator[SampleRequest]:
+def _random_requests(config: DatasetConfig) -> Iterator[SampleRequest]:
     rng = _rng("random", config.seed)
     for _ in range(config.num_prompts):
         num_prompt_tokens = _spread(rng, config.random_input_len, config.random_range_ratio)
@@ -129,7 +129,7 @@ def _spread(rng: random.Random, length: int, ratio: float) -> int:
     return max(1, rng.randint(int(length * (1 - ratio)), int(length * (1 + ratio))))
 
 
-def _prefix_requests(config: BenchServeConfig) -> list[SampleRequest]:
+def _prefix_requests(config: DatasetConfig) -> list[SampleRequest]:
     """Return requests whose prompts begin alike in a few groups of equal size, shuffled."""
     rng = _rng("prefix_repetition", config.seed)
     prefix_len, suffix_len = config.prefix_repetition_prefix_len, config.prefix_repetition_suffix_len
@@ -147,7 +147,7 @@ def _prefix_requests(config: BenchServeConfig) -> list[SampleRequest]:
 
 
 async def _sharegpt_requests(
-    entries: Iterable[Conversation], config: BenchServeConfig, count_tokens: CountTokens
+    entries: Iterable[Conversation], config: DatasetConfig, count_tokens: CountTokens
 ) -> list[SampleRequest]:
     exchanges = [exchange for entry in entries if (exchange := entry.first_exchange()) is not None]
     _rng("sharegpt", config.seed).shuffle(exchanges)

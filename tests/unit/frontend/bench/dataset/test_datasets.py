@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pagewire.frontend.bench.config import BenchServeConfig
-from pagewire.frontend.bench.datasets import (
+from pagewire.frontend.bench.dataset.config import DatasetConfig
+from pagewire.frontend.bench.dataset.datasets import (
     Conversation,
     Dataset,
     is_usable,
@@ -24,7 +24,7 @@ async def count_words(text: str) -> int:
 
 
 async def made(**options: object) -> Dataset:
-    return await make_dataset(BenchServeConfig(**options), count_words)  # type: ignore[arg-type]
+    return await make_dataset(DatasetConfig(**options), count_words)  # type: ignore[arg-type]
 
 
 def write(tmp_path: Path, *exchanges: tuple[int, int]) -> str:

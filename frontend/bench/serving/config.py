@@ -6,15 +6,16 @@ As in `pagewire.ipc.config`, the flags are made from these fields. They live her
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from pagewire.ipc.errors import ConfigError
 
+from ..dataset.config import DatasetConfig
+
 Backend = Literal["openai", "openai-chat", "vllm"]
-DatasetName = Literal["random", "sharegpt", "prefix_repetition"]
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 _SLO_METRICS = ("ttft", "tpot", "e2el")
@@ -23,9 +24,31 @@ _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 Count = Annotated[int, Meta(ge=0)]
 
 
+class Target(NamedTuple):
+    """One of several servers to put side by side."""
+
+    name: str
+    url: str
+
+
+class LoadPoint(NamedTuple):
+    """One setting of a sweep."""
+
+    max_concurrency: int | None
+    request_rate: float
+
+    @property
+    def label(self) -> str:
+        """As tables and plots show it."""
+        rate = "" if math.isinf(self.request_rate) else f"{self.request_rate:g} req/s"
+        clients = "" if self.max_concurrency is None else f"{self.max_concurrency} clients"
+        return ", ".join(part for part in (clients, rate) if part) or "all at once"
+
+
 class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Load on a server, and what is measured."""
 
+    dataset: DatasetConfig = DatasetConfig()
     backend: Annotated[Backend, Meta(description="openai and vllm: completions; openai-chat: chat completions.")] = (
         "openai"
     )
@@ -34,6 +57,10 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = None
     host: Annotated[str, Meta(description="The server's host.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="The server's port.")] = 8000
+    target: Annotated[
+        tuple[str, ...],
+        Meta(description="NAME=URL instead of base-url; several are measured in turn and share one table."),
+    ] = ()
     endpoint: Annotated[
         str | None, Meta(description=f"Path of the requests. Default: {_COMPLETIONS}, or {_CHAT} for openai-chat.")
     ] = None
@@ -42,32 +69,20 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         str | None, Meta(description="Bearer key to send. Default: PAGEWIRE_API_KEY, VLLM_API_KEY or OPENAI_API_KEY.")
     ] = None
 
-    dataset_name: Annotated[
-        DatasetName, Meta(description="random words, conversations, or random words behind a few shared prefixes.")
-    ] = "random"
-    dataset_path: Annotated[
-        str | None, Meta(description="ShareGPT JSON file; without it the sharegpt dataset is synthetic.")
-    ] = None
-    num_prompts: Annotated[int, Meta(ge=1, description="Requests to measure.")] = 1000
-    seed: Annotated[int, Meta(description="Of prompts and arrivals: the same seed gives the same load.")] = 0
-    random_input_len: Annotated[int, Meta(ge=1, description="Prompt tokens of a random request.")] = 1024
-    random_output_len: Annotated[int, Meta(ge=1, description="Output tokens of a random request.")] = 128
-    random_range_ratio: Annotated[
-        float, Meta(description="Random lengths are drawn from len * (1 - r) to len * (1 + r).")
-    ] = 0.0
-    sharegpt_output_len: Annotated[
-        int | None, Meta(description="Output tokens of every conversation, instead of its reply's length.")
-    ] = None
-    prefix_repetition_prefix_len: Annotated[int, Meta(ge=1, description="Tokens of a shared prefix.")] = 256
-    prefix_repetition_suffix_len: Annotated[int, Meta(ge=1, description="Own tokens behind a prefix.")] = 256
-    prefix_repetition_num_prefixes: Annotated[int, Meta(ge=1, description="Different prefixes.")] = 10
-    prefix_repetition_output_len: Annotated[int, Meta(ge=1, description="Output tokens of each.")] = 128
-
     request_rate: Annotated[float, Meta(description="Requests a second on average; inf sends all at once.")] = math.inf
     burstiness: Annotated[
         float, Meta(description="Shape of the gamma-distributed gaps: 1 is Poisson, less is burstier, inf is even.")
     ] = 1.0
     max_concurrency: Annotated[int | None, Meta(description="Most requests under way at once.")] = None
+    sweep_concurrency: Annotated[
+        str | None, Meta(description="Values of --max-concurrency to measure one after the other, like 1,4,16,64.")
+    ] = None
+    sweep_request_rate: Annotated[
+        str | None, Meta(description="Values of --request-rate to measure one after the other, like 1,2,4,inf.")
+    ] = None
+    rounds: Annotated[
+        int, Meta(ge=1, description="Measure each server and load so often, with new prompts; the table has medians.")
+    ] = 1
     num_warmups: Annotated[Count, Meta(description="Requests sent before and not measured.")] = 0
     ignore_eos: Annotated[bool, Meta(description="Ask for the full output length, beyond the end token.")] = False
     temperature: Annotated[float, Meta(description="Of each request; 0 is greedy, so that runs repeat.")] = 0.0
@@ -80,6 +95,9 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         tuple[str, ...], Meta(description="Limits in ms that a good request keeps, like ttft:500 tpot:50 e2el:9000.")
     ] = ()
 
+    plot: Annotated[
+        str | None, Meta(description="Picture (.png, .svg, .pdf) of throughput against latency over a sweep.")
+    ] = None
     save_result: Annotated[bool, Meta(description="Write the figures to a JSON file.")] = False
     save_detailed: Annotated[bool, Meta(description="With --save-result: each request's figures and text too.")] = False
     result_dir: Annotated[str | None, Meta(description="Folder of the JSON file. Default: the current one.")] = None
@@ -90,13 +108,14 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
             raise ConfigError(f"--base-url {self.base_url} must start with http:// or https://.")
         _check_rates(self)
-        _check_dataset(self)
+        _check_comparison(self)
         if self.endpoint is not None and self.endpoint.endswith("/chat/completions") != self.is_chat:
             wanted = "openai-chat" if not self.is_chat else "openai"
             raise ConfigError(f"--endpoint {self.endpoint} does not fit --backend {self.backend}; give {wanted}.")
         if not self.save_result and (self.save_detailed or self.result_dir or self.result_filename):
             raise ConfigError("--save-detailed, --result-dir and --result-filename need --save-result.")
-        _ = self.metrics, self.percentiles, self.limits_ms  # a wrong one is refused before anything is sent
+        # A wrong one is refused before anything is sent.
+        _ = self.metrics, self.percentiles, self.limits_ms, self.targets, self.points
 
     @property
     def is_chat(self) -> bool:
@@ -113,6 +132,72 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def request_url(self) -> str:
         """Where requests go."""
         return self.server_url + "/" + (self.endpoint or (_CHAT if self.is_chat else _COMPLETIONS)).lstrip("/")
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether there are several runs, or may be, so that they are shown as the rows of one table."""
+        sweeps = self.sweep_concurrency, self.sweep_request_rate
+        return bool(self.target) or self.rounds > 1 or any(sweep is not None for sweep in sweeps)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The servers to put side by side; the one server under its own address if none is named.
+
+        Raises:
+            ConfigError: one is not of the form NAME=URL, or a name is given twice.
+        """
+        targets = []
+        for text in self.target:
+            name, _, url = text.partition("=")
+            if not name or not url.startswith(("http://", "https://")):
+                raise ConfigError(f"--target {text} must be NAME=URL, like here=http://127.0.0.1:8000.")
+            targets.append(Target(name, url))
+        if len({target.name for target in targets}) < len(targets):
+            raise ConfigError("--target: each server needs a name of its own.")
+        return tuple(targets) or (Target(self.server_url, self.server_url),)
+
+    @property
+    def points(self) -> tuple[LoadPoint, ...]:
+        """The loads to measure one after the other.
+
+        Raises:
+            ConfigError: a list of a sweep is empty or holds something else.
+        """
+        if self.sweep_concurrency is not None:
+            values = _list_of_numbers(self.sweep_concurrency, "--sweep-concurrency")
+            for value in values:
+                if value < 1 or value != int(value):
+                    raise ConfigError(f"--sweep-concurrency: {value:g} must be a whole number from 1 on.")
+            return tuple(LoadPoint(int(value), self.request_rate) for value in values)
+        if self.sweep_request_rate is not None:
+            rates = _list_of_numbers(self.sweep_request_rate, "--sweep-request-rate")
+            for rate in rates:
+                if not rate > 0:
+                    raise ConfigError(f"--sweep-request-rate: {rate:g} must be above 0 (or inf).")
+            return tuple(LoadPoint(self.max_concurrency, rate) for rate in rates)
+        return (LoadPoint(self.max_concurrency, self.request_rate),)
+
+    def single_run(self, target: Target, point: LoadPoint, index: int) -> BenchServeConfig:
+        """Return the config of one run of a comparison.
+
+        Args:
+            target: the server.
+            point: the load.
+            index: added to the seed. A server has seen the prompts of an earlier run, so that its prefix cache would
+                answer them; runs with the same index send the same prompts.
+        """
+        return msgspec.structs.replace(
+            self,
+            dataset=msgspec.structs.replace(self.dataset, seed=self.dataset.seed + index),
+            base_url=target.url,
+            max_concurrency=point.max_concurrency,
+            request_rate=point.request_rate,
+            target=(),
+            sweep_concurrency=None,
+            sweep_request_rate=None,
+            rounds=1,
+            plot=None,
+        )
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -168,13 +253,20 @@ def _check_rates(config: BenchServeConfig) -> None:
         raise ConfigError(f"--temperature {config.temperature:g} must be at least 0.")
 
 
-def _check_dataset(config: BenchServeConfig) -> None:
-    if config.dataset_path is not None and config.dataset_name != "sharegpt":
-        raise ConfigError(f"--dataset-path is for --dataset-name sharegpt; {config.dataset_name} makes its own text.")
-    if not 0 <= config.random_range_ratio < 1:
-        raise ConfigError(f"--random-range-ratio {config.random_range_ratio:g} must be from 0 to below 1.")
-    if config.sharegpt_output_len is not None and config.sharegpt_output_len < 1:
-        raise ConfigError(f"--sharegpt-output-len {config.sharegpt_output_len} must be at least 1.")
+def _check_comparison(config: BenchServeConfig) -> None:
+    if config.target and config.base_url is not None:
+        raise ConfigError("--target and --base-url both name servers; give one of them.")
+    if config.sweep_concurrency is not None and config.sweep_request_rate is not None:
+        raise ConfigError("--sweep-concurrency and --sweep-request-rate are two sweeps; give one of them.")
+    if config.plot is not None and config.sweep_concurrency is None and config.sweep_request_rate is None:
+        raise ConfigError("--plot needs a sweep: give --sweep-concurrency 1,4,16,64 or --sweep-request-rate.")
+
+
+def _list_of_numbers(text: str, flag: str) -> tuple[float, ...]:
+    values = tuple(_number(part, flag) for part in text.split(",") if part.strip())
+    if not values:
+        raise ConfigError(f"{flag} holds no number; give a list like 1,4,16.")
+    return values
 
 
 def _number(text: str, flag: str) -> float:

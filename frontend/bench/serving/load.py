@@ -1,56 +1,52 @@
-"""`pagewire bench serve`: checks that the server answers, sends the load, prints and saves the figures."""
+"""One run of load against one server: the test request, the warm-ups, then every request at its time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
 
 import aiohttp
 import msgspec
-import uvloop
 from tqdm import tqdm
 
-from pagewire.ipc.errors import ConfigError, MachineError
+from pagewire.ipc.errors import MachineError
 
+from ..dataset.datasets import SampleRequest, make_dataset, warmup_requests
+from ..dataset.token_counter import TokenCounter
 from .arrivals import arrival_times_s
 from .client import BenchClient
 from .config import BenchServeConfig
-from .datasets import SampleRequest, make_dataset, warmup_requests
-from .metrics import RequestOutcome, summarize
-from .report import result_filename, result_json, result_table
-from .token_counter import TokenCounter
+from .metrics import RequestOutcome
+from .server_metrics import ServerState, watching_server
 
 Say = Callable[[str], None]
 
-_ALL_FAILED = 1
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _TIMEOUT_S = 6 * 3600.0
 # Below the 5 s after which common servers close an idle connection: a request must not meet the closing one.
 _KEEPALIVE_S = 2.0
-_MAX_ERRORS_SHOWN = 5
 
 
 @dataclass
-class _Run:
+class LoadRun:
     """What is known of a run so far: an interrupted one is reported from here.
 
     Attributes:
+        requests: what is sent; made of the config's dataset if empty.
         outcomes: by the request's place in the dataset; None while it is not over.
         duration_s: of the whole run, once it is over.
+        server: what the server said of itself meanwhile, if it was asked.
     """
 
+    requests: Sequence[SampleRequest] = ()
     model: str = ""
     began_s: float = 0.0
     duration_s: float = 0.0
     outcomes: list[RequestOutcome | None] = field(default_factory=list)
+    server: ServerState = field(default_factory=ServerState)
 
     @property
     def ended(self) -> list[RequestOutcome]:
@@ -58,50 +54,19 @@ class _Run:
         return [outcome for outcome in self.outcomes if outcome is not None]
 
 
-class _ModelCard(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_ModelCard]
-
-
-def run(config: BenchServeConfig, say: Say) -> int:
-    """Run the benchmark.
+async def run_load(config: BenchServeConfig, current: LoadRun, say: Say, *, watches_server: bool = False) -> None:
+    """Send a load and measure it.
 
     Args:
-        config: what to send, where to, and what to show.
+        config: of a single run.
+        current: filled in as the run goes on.
         say: prints a line.
-
-    Returns:
-        The exit code: 0, or 1 if every request failed, or 130 after Ctrl-C.
+        watches_server: read the server's /metrics while the load runs.
 
     Raises:
-        ConfigError: the dataset, or the place for the result, can't be used.
+        ConfigError: the dataset can't be used.
         MachineError: the server can't be reached, or its answer to the test request is no stream of tokens.
     """
-    folder = _result_folder(config)
-    _allow_many_connections()
-    current = _Run()
-    try:
-        uvloop.run(_benchmark(config, current, say))
-    except KeyboardInterrupt:
-        return _report_interrupted(config, current, say)
-    metrics = summarize(
-        current.ended, duration_s=current.duration_s, percentiles=config.percentiles, limits_ms=config.limits_ms
-    )
-    say(result_table(metrics, config))
-    _say_errors(current.ended, say)
-    if folder is not None:
-        now = datetime.now().astimezone()
-        document = result_json(metrics, config, model=current.model, outcomes=current.ended, now=now)
-        path = folder / result_filename(config, model=current.model, now=now)
-        _save(path, msgspec.json.encode(document))
-        say(f"Saved to {path}.")
-    return 0 if metrics.completed else _ALL_FAILED
-
-
-async def _benchmark(config: BenchServeConfig, current: _Run, say: Say) -> None:
     headers = {} if config.api_key is None else {"Authorization": f"Bearer {config.api_key}"}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
@@ -111,14 +76,27 @@ async def _benchmark(config: BenchServeConfig, current: _Run, say: Say) -> None:
         try:
             current.model = config.model or await _first_model(session, config.server_url)
             say(f"Target: {config.request_url}, model {current.model}.")
-            requests = await _requests(session, config, current.model, say)
+            if not current.requests:
+                current.requests = await _requests(session, config, current.model, say)
         except (aiohttp.ClientError, OSError) as exc:
             raise MachineError(f"{config.server_url} can't be reached: {exc}. Does the server run there?") from exc
         client = BenchClient(session, config, current.model, time.perf_counter)
-        await _check_ready(client, config, requests, say)
-        await _warm_up(client, config, requests, say)
+        await _check_ready(client, config, current.requests, say)
+        await _warm_up(client, config, current.requests, say)
         say(_load_line(config))
-        await _send_all(client, config, requests, current)
+        if not watches_server:
+            await _send_all(client, config, current)
+            return
+        async with watching_server(session, config.server_url, current.server):
+            await _send_all(client, config, current)
+
+
+class _ModelCard(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_ModelCard]
 
 
 async def _first_model(session: aiohttp.ClientSession, server_url: str) -> str:
@@ -137,10 +115,10 @@ async def _requests(
     session: aiohttp.ClientSession, config: BenchServeConfig, model: str, say: Say
 ) -> Sequence[SampleRequest]:
     counter = await TokenCounter.connect(session, config.server_url, model)
-    dataset = await make_dataset(config, counter.count)
+    dataset = await make_dataset(config.dataset, counter.count)
     for note in dataset.notes:
         say(note)
-    if config.dataset_name == "sharegpt" and not counter.is_exact:
+    if config.dataset.dataset_name == "sharegpt" and not counter.is_exact:
         say("Lengths are chosen by estimate: the server has no /tokenize. The figures count what the server reports.")
     return dataset.requests
 
@@ -148,7 +126,7 @@ async def _requests(
 async def _check_ready(
     client: BenchClient, config: BenchServeConfig, requests: Sequence[SampleRequest], say: Say
 ) -> None:
-    (request,) = warmup_requests(requests, 1, config.seed)
+    (request,) = warmup_requests(requests, 1, config.dataset.seed)
     outcome = await client.measure(request, began_s=time.perf_counter())
     if outcome.error:
         raise MachineError(f"the test request to {config.request_url} failed: {outcome.error}")
@@ -159,7 +137,7 @@ async def _warm_up(client: BenchClient, config: BenchServeConfig, requests: Sequ
     if not config.num_warmups:
         return
     # The first of them was the test request.
-    _, *warmups = warmup_requests(requests, config.num_warmups + 1, config.seed)
+    _, *warmups = warmup_requests(requests, config.num_warmups + 1, config.dataset.seed)
     slots = asyncio.Semaphore(config.max_concurrency or len(warmups))
     began_s = time.perf_counter()
 
@@ -177,13 +155,12 @@ def _load_line(config: BenchServeConfig) -> str:
     process = "Poisson process" if config.burstiness == 1 else f"burstiness {config.burstiness:g}"
     rate = "at once" if math.isinf(config.request_rate) else f"at {config.request_rate:g} req/s ({process})"
     concurrency = "" if config.max_concurrency is None else f", at most {config.max_concurrency} under way"
-    return f"Sending {config.num_prompts} requests {rate}{concurrency}, seed {config.seed}."
+    return f"Sending {config.dataset.num_prompts} requests {rate}{concurrency}, seed {config.dataset.seed}."
 
 
-async def _send_all(
-    client: BenchClient, config: BenchServeConfig, requests: Sequence[SampleRequest], current: _Run
-) -> None:
-    arrivals = arrival_times_s(len(requests), rate=config.request_rate, burstiness=config.burstiness, seed=config.seed)
+async def _send_all(client: BenchClient, config: BenchServeConfig, current: LoadRun) -> None:
+    requests, seed = current.requests, config.dataset.seed
+    arrivals = arrival_times_s(len(requests), rate=config.request_rate, burstiness=config.burstiness, seed=seed)
     slots = None if config.max_concurrency is None else asyncio.Semaphore(config.max_concurrency)
     current.outcomes = [None] * len(requests)
     current.began_s = time.perf_counter()
@@ -202,59 +179,3 @@ async def _send_all(
                     await asyncio.sleep(wait_s)
                 tasks.create_task(send(index))
         current.duration_s = time.perf_counter() - current.began_s
-
-
-def _report_interrupted(config: BenchServeConfig, current: _Run, say: Say) -> int:
-    """Show what an interrupted run measured; it is no result, so it is not saved."""
-    if current.ended:
-        duration_s = max(outcome.start_s + outcome.latency_s for outcome in current.ended)
-        metrics = summarize(
-            current.ended,
-            duration_s=duration_s or time.perf_counter() - current.began_s,
-            percentiles=config.percentiles,
-            limits_ms=config.limits_ms,
-        )
-        say(result_table(metrics, config))
-        _say_errors(current.ended, say)
-    say(f"Interrupted: {len(current.ended)} of {config.num_prompts} requests had ended. Nothing was saved.")
-    return _INTERRUPTED
-
-
-def _say_errors(outcomes: Sequence[RequestOutcome], say: Say) -> None:
-    counts = Counter(outcome.error for outcome in outcomes if outcome.error)
-    for error, count in counts.most_common(_MAX_ERRORS_SHOWN):
-        say(f"{count} failed: {error}")
-    if len(counts) > _MAX_ERRORS_SHOWN:
-        say(f"and {len(counts) - _MAX_ERRORS_SHOWN} other errors; --save-result --save-detailed keeps them all.")
-
-
-def _result_folder(config: BenchServeConfig) -> Path | None:
-    """Return where the result goes, made before the run: an hour's figures must not be lost to a wrong name."""
-    if not config.save_result:
-        return None
-    folder = Path(config.result_dir or ".")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise ConfigError(f"--result-dir {folder} can't be made: {exc.strerror}.") from exc
-    return folder
-
-
-def _save(path: Path, document: bytes) -> None:
-    try:
-        path.write_bytes(document + b"\n")
-    except OSError as exc:
-        raise MachineError(f"{path} can't be written: {exc.strerror}.") from exc
-
-
-def _allow_many_connections() -> None:
-    """Raise the soft limit of open files to the hard one: each request under way is a connection."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        # macOS calls the hard limit infinite and refuses it; then the soft one has to do.
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

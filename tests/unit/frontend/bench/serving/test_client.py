@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from pagewire.frontend.bench.client import BenchClient, StreamBroken, StreamRecorder
-from pagewire.frontend.bench.config import BenchServeConfig
-from pagewire.frontend.bench.datasets import SampleRequest
-from pagewire.frontend.bench.metrics import RequestOutcome
+from pagewire.frontend.bench.dataset.datasets import SampleRequest
+from pagewire.frontend.bench.serving.client import BenchClient, StreamBroken, StreamRecorder
+from pagewire.frontend.bench.serving.config import BenchServeConfig
+from pagewire.frontend.bench.serving.metrics import RequestOutcome
 
 REQUEST = SampleRequest("p", 7, 16)
 

@@ -76,9 +76,9 @@ def result_json(
         "backend": config.backend,
         "base_url": config.server_url,
         "model_id": model,
-        "dataset_name": config.dataset_name,
-        "seed": config.seed,
-        "num_prompts": config.num_prompts,
+        "dataset_name": config.dataset.dataset_name,
+        "seed": config.dataset.seed,
+        "num_prompts": config.dataset.num_prompts,
         "request_rate": _finite_or_text(config.request_rate),
         "burstiness": _finite_or_text(config.burstiness),
         "max_concurrency": config.max_concurrency,
@@ -120,6 +120,11 @@ def result_filename(config: BenchServeConfig, *, model: str, now: datetime) -> s
     concurrency = "" if config.max_concurrency is None else f"-concurrency{config.max_concurrency}"
     base_model = model.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return f"{config.backend}-{config.request_rate}qps{concurrency}-{base_model}-{now:%Y%m%d-%H%M%S}.json"
+
+
+def comparison_filename(config: BenchServeConfig, *, now: datetime) -> str:
+    """Return the name of a comparison's JSON file: the one asked for, or one made of the date."""
+    return config.result_filename or f"{config.backend}-comparison-{now:%Y%m%d-%H%M%S}.json"
 
 
 def _digits(percentile: float) -> str:

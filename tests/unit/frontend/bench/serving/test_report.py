@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from pagewire.frontend.bench.config import BenchServeConfig
-from pagewire.frontend.bench.metrics import BenchmarkMetrics, Distribution, RequestOutcome
-from pagewire.frontend.bench.report import result_filename, result_json, result_table
+from pagewire.frontend.bench.serving.config import BenchServeConfig
+from pagewire.frontend.bench.serving.metrics import BenchmarkMetrics, Distribution, RequestOutcome
+from pagewire.frontend.bench.serving.report import result_filename, result_json, result_table
 
 METRICS = BenchmarkMetrics(
     duration_s=12.5,

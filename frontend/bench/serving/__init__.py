@@ -1,0 +1,1 @@
+"""Load on any server with OpenAI's API: random arrivals, latencies, throughput, several servers side by side."""
