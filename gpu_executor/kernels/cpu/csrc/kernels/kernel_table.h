@@ -77,6 +77,15 @@ struct KernelTable {
   // --- sampling.inl -----------------------------------------------------------------------------------------------
   // Index of the largest of n floats, the lowest of equals; *value is that largest (NaN if any is NaN).
   int64_t (*argmax_row)(const float* x, int64_t n, float* value);
+  // scores[i] = logits[i] / temperature, and the largest of each group; see ScoreRow for their sizes. No NaN.
+  void (*make_scores)(const float* logits, int64_t size, float temperature, float* scores, float* group_max);
+  // out[i] = e^(x[i] - largest), and the sum of that for i in [0, n), in an order that n alone settles.
+  void (*exp_row)(const float* x, int64_t n, float largest, float* out);
+  double (*sum_of_exp)(const float* x, int64_t n, float largest);
+  // Place of an element in the order "larger first, of equals the lower index", 1 for the first.
+  int64_t (*rank_in_row)(const float* x, int64_t n, int64_t index);
+  // argmax(score + noise) among the tokens that the cutoff keeps.
+  int64_t (*draw_row)(const struct ScoreRow& row, const struct Cutoff& cutoff, const struct NoiseKey& key);
 };
 
 // The best table that this CPU can run, or the one of that name; null if the build or the CPU lacks it.
