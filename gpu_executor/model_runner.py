@@ -17,7 +17,6 @@ from .batch.input_batch import InputBatch, PromptSpan, StepInputs
 from .batch.kv_cache import KVCache
 from .batch.step_plan import StepPlan
 from .models.base import Model
-from .sampling.logprobs import prompt_token_logprobs
 from .sampling.sampler import Draw, Drawn, Sampler
 
 # Rows of logits that exist at once for prompt logprobs: a chunk of 512 positions over a vocabulary of 150,000 would
@@ -131,7 +130,7 @@ class ModelRunner:
             first = span.first_token + offset
             logits = self._model.compute_logits(hidden[first : first + len(token_ids)])
             try:
-                logprobs += prompt_token_logprobs(self._sampler.drawable(logits), token_ids, num_top)
+                logprobs += self._sampler.prompt_logprobs(logits, token_ids, num_top)
             except EngineError as exc:
                 return RowResult(row_id=row_id, error=exc.to_info())
         return RowResult(row_id=row_id, prompt_logprobs=logprobs, prompt_logprobs_start=span.start)

@@ -67,3 +67,20 @@ class DrawRow:
     filters: Filters
     key: NoiseKey
     num_draws: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """Logarithms of a row's softmax, float32 numbers exact in 64 bits.
+
+    Attributes:
+        logprobs: one for each token that was asked for.
+        ranks: place of each in the order "larger logit first, of equals the lower id", 1 for the first.
+        top_token_ids: the first tokens of that order.
+        top_logprobs: theirs.
+    """
+
+    logprobs: list[float]
+    ranks: list[int]
+    top_token_ids: list[int]
+    top_logprobs: list[float]

@@ -20,15 +20,39 @@ from pagewire.ipc.errors import ConfigError
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import LayerKVCache
-from .draws import DrawRow, OutputRows
+from .draws import DrawRow, OutputRows, RowLogprobs
 from .layouts import AttentionWeights, LinearWeight, MLPWeights, RotaryTable
 from .reference import draws as reference_draws
+from .reference import logprobs as reference_logprobs
 
 
 class Ops(ABC):
-    """One backend's kernels. `name` is what `select_ops` calls it."""
+    """One backend's kernels.
+
+    Attributes:
+        name: what `select_ops` calls it.
+        keeps_quantized_weights: products take the grouped 4-bit and 8-bit layouts; otherwise loaders unpack them.
+        has_float32_activations: activations are float32, whatever the weights are stored in; otherwise they have the
+            dtype of the dense weights.
+    """
 
     name: str
+    keeps_quantized_weights: bool = False
+    has_float32_activations: bool = False
+
+    def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
+        """Bring a weight into the order in which this backend's products read it.
+
+        Called once a weight, when all of it is loaded, by one thread at a time (not always the same). The canonical
+        weight is dropped afterwards.
+
+        Args:
+            weight: any canonical layout.
+
+        Returns:
+            A weight that this backend's `linear` and `embedding` take: by default, the canonical one.
+        """
+        return weight
 
     @abstractmethod
     def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
@@ -253,6 +277,16 @@ class Ops(ABC):
         Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC'11).
         """
         return reference_draws.draw(rows)
+
+    def logprobs(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> RowLogprobs:
+        """Return the logarithm of the softmax for some tokens of a row, their ranks, and the row's best tokens.
+
+        Args:
+            logits: [num_drawable] float32, contiguous, the largest finite.
+            token_ids: the tokens.
+            num_top: how many of the best; -1 for all.
+        """
+        return reference_logprobs.logprobs(logits, token_ids, num_top)
 
     def _norm(self, hidden: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         if residual is None:

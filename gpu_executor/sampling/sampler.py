@@ -21,7 +21,7 @@ from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 from ..kernels.draws import DrawRow, Filters, NoiseKey, OutputRows
 from ..kernels.ops import Ops
 from .logits_processors import LogitsProcessor, TokenHistory, apply_processors, make_processors
-from .logprobs import LOGITS_NOT_FINITE, RowLogprobs
+from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
 
 _NOTHING_TO_DRAW = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
@@ -142,13 +142,22 @@ class Sampler:
             for (result, _), drawn_ids in zip(by_chance, token_ids, strict=True):
                 result.token_ids = drawn_ids
         for result, raw, num_logprobs in reported:
-            row_logprobs = RowLogprobs(raw, num_logprobs)
-            result.logprobs = [row_logprobs.of(token_id) for token_id in result.token_ids]
+            result.logprobs = token_logprobs(self._ops, raw, result.token_ids, num_logprobs)
         return results
 
-    def drawable(self, logits: Tensor) -> Tensor:
-        """Return the logits of the ids that can be drawn, in float32: [num_rows, vocab_size]."""
-        return logits[:, : self._vocab_size].to(torch.float32)
+    def prompt_logprobs(self, logits: Tensor, next_token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+        """Return the logprob of each prompt token under the row before it.
+
+        Args:
+            logits: [num_rows, at least vocab_size], any float dtype.
+            next_token_ids: one a row.
+            num_top: alternatives to report per token; -1 for the whole vocabulary.
+
+        Raises:
+            EngineError: a row is NaN or infinite.
+        """
+        drawable = logits[:, : self._vocab_size].to(torch.float32)
+        return prompt_token_logprobs(self._ops, drawable, next_token_ids, num_top)
 
     def _begin(self, raw: Tensor, best_id: int, draw: Draw, by_chance: list[tuple[Drawn, DrawRow]]) -> Drawn:
         """Process one row of raw logits whose best token is known; what is left to chance is added to `by_chance`."""
