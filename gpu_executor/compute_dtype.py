@@ -1,4 +1,4 @@
-"""Which dtype a model computes in."""
+"""Which dtype a model computes in, and which its weights are stored in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.errors import ConfigError
 
+from .kernels.ops import Ops
+
 _BY_NAME = {
     "float32": torch.float32,
     "float": torch.float32,
@@ -22,16 +24,19 @@ _BY_NAME = {
 _NATIVE_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
-def resolve_dtype(requested: str, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """Return the dtype of weights and activations for a requested name.
+def resolve_dtype(requested: str, config: ModelConfig, device: torch.device, ops: Ops) -> torch.dtype | None:
+    """Return the dtype of dense weights for a requested name; None: each weight as the checkpoint stores it.
 
-    "auto" means the checkpoint's own dtype on an accelerator (bfloat16 for fp32 and packed checkpoints), and float32 on
-    a CPU, unless the checkpoint is bf16 and the CPU has instructions for it.
+    Activations have it too, unless the kernels keep them in float32 (`compute_dtype`). "auto" means: as stored, with
+    kernels that keep activations in float32 and widen weights while they multiply; otherwise the checkpoint's own dtype
+    on an accelerator (bfloat16 for fp32 and packed checkpoints), and float32 on a CPU, unless the checkpoint is bf16
+    and the CPU has instructions for it.
 
     Args:
         requested: "auto", "float32", "float16" or "bfloat16"; "half" and "float" are other names of two of them.
         config: the checkpoint; its `dtype` decides for "auto".
         device: where the model will run.
+        ops: the kernels.
 
     Raises:
         ConfigError: if the name is none of these.
@@ -41,9 +46,31 @@ def resolve_dtype(requested: str, config: ModelConfig, device: torch.device) -> 
         if dtype is None:
             raise ConfigError(f"dtype {requested!r} is unknown: use auto, float32, float16 or bfloat16", param="dtype")
         return dtype
+    if ops.has_float32_activations:
+        return None
     if device.type == "cpu":
         return torch.bfloat16 if config.dtype == "bfloat16" and cpu_has_native_bf16() else torch.float32
     return torch.float16 if config.dtype == "float16" else torch.bfloat16
+
+
+def compute_dtype(weight_dtype: torch.dtype | None, ops: Ops) -> torch.dtype:
+    """Return the dtype of activations: float32 if the kernels say so, else the dense weights'."""
+    return torch.float32 if ops.has_float32_activations or weight_dtype is None else weight_dtype
+
+
+def describe_dtypes(weight_dtype: torch.dtype | None, config: ModelConfig, ops: Ops) -> str:
+    """Return what the model computes in, for people, and what its weights are stored in if that is something else."""
+    computed = _name(compute_dtype(weight_dtype, ops))
+    stored = config.dtype if weight_dtype is None or _keeps_packed(config, ops) else _name(weight_dtype)
+    return computed if stored == computed else f"{computed} with {stored} weights"
+
+
+def _keeps_packed(config: ModelConfig, ops: Ops) -> bool:
+    return ops.keeps_quantized_weights and config.dtype == "quantized"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @functools.cache

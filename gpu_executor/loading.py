@@ -21,7 +21,7 @@ from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, Sc
 from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache, bytes_per_block
 from .batch.step_plan import RowLimits
-from .compute_dtype import resolve_dtype
+from .compute_dtype import compute_dtype, describe_dtypes, resolve_dtype
 from .host_limits import HostLimits
 from .kernels.ops import Ops, select_ops
 from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, estimate_workspace, size_pool
@@ -82,21 +82,22 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     device = torch.device("cpu")
     with startup.phase("model configuration"):
         model_config = load_model_config(Path(config.model.model_path or config.model.model))
-        dtype = resolve_dtype(config.model.dtype, model_config, device)
-        kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, dtype, device)
         ops = select_ops(config.model.kernels)
+        dtype = resolve_dtype(config.model.dtype, model_config, device, ops)
+        dtypes = describe_dtypes(dtype, model_config, ops)
+        kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, compute_dtype(dtype, ops), device)
     resident_before = host.resident_bytes()
     with startup.phase("weights"):
         model = _build_model(config, model_config, ops, dtype, device)
-        check_weights_fit(list(model.weight_targets()), dtype, config.cache.gpu_memory_utilization, host.memory())
-        load_weights(model, model_config)
+        share, memory = config.cache.gpu_memory_utilization, host.memory()
+        load_weights(model, model_config, check_size=lambda size: check_weights_fit(size, dtypes, share, memory))
     with startup.phase("KV cache"):
         use = MemoryUse(
             weights=max(0, host.resident_bytes() - resident_before),
             runtime=resident_before,
-            workspace=estimate_workspace(model_config, config.scheduler, dtype),
+            workspace=estimate_workspace(model_config, config.scheduler, dtype, widens=not ops.has_float32_activations),
         )
-        num_blocks, memory = _settle_blocks(message, model_config, model, kv_dtype, use, host)
+        num_blocks, budget = _settle_blocks(message, model_config, model, kv_dtype, use, host)
         kv_cache = KVCache(
             model.kv_cache_specs(),
             num_blocks=num_blocks,
@@ -112,10 +113,10 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         executor_epoch=message.executor_epoch,
         num_blocks=num_blocks,
         device=device.type,
-        dtype=_name(dtype),
+        dtype=dtypes,
         kv_cache_dtype=_name(kv_dtype),
         startup=startup.phases,
-        memory=memory,
+        memory=budget,
     )
     return LoadedExecutor(runner=runner, ready=ready)
 
@@ -131,7 +132,7 @@ def resolve_kv_dtype(requested: str, model_dtype: torch.dtype, device: torch.dev
 
 
 def _build_model(
-    config: EngineConfig, model_config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, model_config: ModelConfig, ops: Ops, dtype: torch.dtype | None, device: torch.device
 ) -> Model:
     max_model_len = config.model.max_model_len
     try:

@@ -12,7 +12,6 @@ from pagewire.ipc.config import CacheConfig, SchedulerConfig
 from pagewire.ipc.errors import MachineError
 
 from .host_limits import HostMemory
-from .layers.weight_target import WeightTarget
 from .model_runner import PROMPT_LOGPROBS_ROWS
 
 # Keys that attention gathers at a time, and fp32 numbers it keeps for each of them besides key and value.
@@ -152,7 +151,9 @@ def blocks_ever_needed(max_num_seqs: int, max_model_len: int, block_size: int) -
     return max_num_seqs * math.ceil(max_model_len / block_size) + 1
 
 
-def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig, dtype: torch.dtype) -> int:
+def estimate_workspace(
+    model: ModelConfig, scheduler: SchedulerConfig, dtype: torch.dtype | None, *, widens: bool = True
+) -> int:
     """Return the bytes that the largest step needs besides weights and KV.
 
     It is computed, not measured: on a CPU a step of max_num_batched_tokens takes seconds, which a start can't spare,
@@ -162,7 +163,8 @@ def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig, dtype: to
     Args:
         model: the shapes.
         scheduler: the largest step.
-        dtype: what the weights are stored in. A matrix of another dtype than fp32 is widened while it multiplies.
+        dtype: what the weights are stored in; None: as in the checkpoint.
+        widens: the kernels make a whole matrix fp32 before they multiply by it, if it has another dtype.
     """
     tokens = scheduler.max_num_batched_tokens
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
@@ -172,27 +174,26 @@ def estimate_workspace(model: ModelConfig, scheduler: SchedulerConfig, dtype: to
     # Logits and their processed copy; a draw over the whole vocabulary keeps some twenty 64-bit numbers a token.
     sampling = (2 * logits_rows + 2 * 20) * model.vocab_size
     widest = max(model.vocab_size, 2 * model.intermediate_size, qkv) * model.hidden_size
-    widened = 0 if dtype == torch.float32 else widest
+    widened = widest if widens and dtype != torch.float32 else 0
     return int(_WORKSPACE_SLACK * torch.float32.itemsize * (activations + attention + sampling) + 4 * widened)
 
 
-def check_weights_fit(targets: list[WeightTarget], dtype: torch.dtype, share: float, memory: HostMemory) -> None:
+def check_weights_fit(num_bytes: int, dtypes: str, share: float, memory: HostMemory) -> None:
     """Refuse a model that is too large before minutes are spent on reading it.
 
     Args:
-        targets: every tensor of the model.
-        dtype: what they are stored in.
+        num_bytes: what the weights take once they are loaded.
+        dtypes: what they are computed and stored in, for people.
         share: of the memory that may be used.
         memory: before the weights are loaded.
 
     Raises:
         MachineError: the weights alone exceed it.
     """
-    num_bytes = dtype.itemsize * sum(math.prod(target.shape) for target in targets)
     limit = min(int(share * memory.total_bytes), memory.free_bytes)
     if num_bytes > limit:
         raise MachineError(
-            f"The weights take {_gib(num_bytes)} as {str(dtype).removeprefix('torch.')}; {_gib(limit)} may be used "
+            f"The weights take {_gib(num_bytes)} as {dtypes}; {_gib(limit)} may be used "
             f"({share:g} of {_gib(memory.total_bytes)} {memory.source}, {_gib(memory.free_bytes)} free). Serve a "
             "smaller model, give a smaller --dtype, raise --gpu-memory-utilization, or free memory."
         )

@@ -1,52 +1,134 @@
-"""Filling a model from its checkpoint, with every tensor accounted for."""
+"""Filling a model from its checkpoint, with every tensor accounted for.
+
+First each tensor of the file is matched with its place in the model; whatever is missing, left over or of another shape
+is refused before a byte of it is read. Then they are read in the order of the file, several at a time: unpacking one
+leaves most of a machine's cores idle, and the last tensor of each weight is followed by that weight's repacking.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Iterator
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from pagewire.checkpoint.gguf_file import GGUFFile
 from pagewire.checkpoint.model_config import ModelConfig
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, MachineError
 
 from .formats.checkpoint_tensor import CheckpointTensor
 from .formats.gguf import iterate_gguf
-from .formats.safetensors import iterate_safetensors
+from .formats.safetensors import open_safetensors
 from .layers.weight_target import WeightTarget
 from .models.base import Model
+
+logger = logging.getLogger(__name__)
 
 # Tensors that some checkpoints carry though the configuration says it all: tables of rotary frequencies.
 _REDUNDANT = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
 # How many names an error lists before it only counts.
 _MAX_NAMED = 5
+# Reading is bound by memory long before all cores of a large machine are busy with it.
+_MAX_READERS = 8
 
 
-def load_weights(model: Model, config: ModelConfig) -> None:
+class _Match(NamedTuple):
+    """A tensor of the checkpoint, its place, and about the bytes that it takes there."""
+
+    target: WeightTarget
+    tensor: CheckpointTensor
+    num_bytes: int
+
+
+def load_weights(model: Model, config: ModelConfig, *, check_size: Callable[[int], None] | None = None) -> None:
     """Read the checkpoint that `config` was read from into `model`, and make it ready to run.
+
+    Args:
+        model: filled in place.
+        config: what the checkpoint is.
+        check_size: called with the bytes that the loaded weights will take, before any is read; raises if they are too
+            many.
 
     Raises:
         ConfigError: if the checkpoint holds a tensor that the model has no place for, lacks one that it needs, or holds
             one of another shape or of a form that can't be read. The message names the tensor.
+        MachineError: if memory runs out.
     """
-    path = Path(config.model_path)
-    with _one_thread():
-        if config.file_format == "gguf":
-            with GGUFFile(path) as file:
-                _load(model, config, iterate_gguf(file, config))
-        else:
-            _load(model, config, iterate_safetensors(path))
+    with _open_checkpoint(config) as tensors:
+        matches = _match(model, config, tensors)
+        num_bytes = sum(match.num_bytes for match in matches)
+        if check_size is not None:
+            check_size(num_bytes)
+        _read(matches, LoadProgress(num_bytes))
     model.finish_loading()
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch from splitting the many small unpacking steps.
+def _open_checkpoint(config: ModelConfig) -> Iterator[Iterable[CheckpointTensor]]:
+    # The files are mapped only while they are read: their pages count as this process's memory.
+    path = Path(config.model_path)
+    if config.file_format == "gguf":
+        with GGUFFile(path) as file:
+            yield iterate_gguf(file, config)
+    else:
+        with open_safetensors(path) as tensors:
+            yield tensors
 
-    They are shorter than the barrier after them: on two busy cores, two threads took 3 s and more for SmolLM2, one 0.5.
+
+def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor]) -> list[_Match]:
+    """Pair all tensors with their places, in the order of the checkpoint."""
+    missing = {target.name: target for target in model.weight_targets()}
+    matches = []
+    for tensor in tensors:
+        target = missing.pop(tensor.name, None)
+        if target is not None:
+            _check_shape(target, tensor)
+            matches.append(_Match(target, tensor, target.loaded_bytes(tensor)))
+        elif not _is_redundant(tensor.name, config):
+            raise ConfigError(f"{tensor.source}: the {config.architecture} of this configuration has no such tensor")
+    if missing:
+        names = list(missing)
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        raise ConfigError(f"{config.model_path}: the checkpoint lacks {', '.join(names[:_MAX_NAMED])}{more}")
+    return matches
+
+
+def _read(matches: Sequence[_Match], progress: LoadProgress) -> None:
+    with _one_thread_each(), ThreadPoolExecutor(min(torch.get_num_threads(), _MAX_READERS)) as readers:
+        try:
+            for match, _ in zip(matches, readers.map(_read_one, matches), strict=True):
+                progress.add(match.num_bytes)
+        except BaseException:
+            readers.shutdown(cancel_futures=True)
+            raise
+
+
+@torch.inference_mode()  # the mode is a thread's own: a model made under it may be written to only under it
+def _read_one(match: _Match) -> None:
+    try:
+        match.target.load(match.tensor)
+    except (MemoryError, RuntimeError) as exc:
+        # The frames below hold views of the mapped file, which could not be closed while they live.
+        traceback.clear_frames(exc.__traceback__)
+        if isinstance(exc, MemoryError) or "can't allocate memory" in str(exc):  # torch has no class of its own for it
+            raise MachineError(
+                f"{match.tensor.source}: no memory is left to load it; serve a smaller model, or free memory."
+            ) from exc
+        raise
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep torch from splitting the many small unpacking steps: they are shorter than the barrier after them.
+
+    On two busy cores, two threads took 3 s and more to unpack SmolLM2 to float32, one 0.5.
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -56,19 +138,31 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def _load(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor]) -> None:
-    missing = {target.name: target for target in model.weight_targets()}
-    for tensor in tensors:
-        target = missing.pop(tensor.name, None)
-        if target is not None:
-            _check_shape(target, tensor)
-            target.load(tensor)
-        elif not _is_redundant(tensor.name, config):
-            raise ConfigError(f"{tensor.source}: the {config.architecture} of this configuration has no such tensor")
-    if missing:
-        names = list(missing)
-        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        raise ConfigError(f"{config.model_path}: the checkpoint lacks {', '.join(names[:_MAX_NAMED])}{more}")
+class LoadProgress:
+    """Says in the log how far a long load is.
+
+    Args:
+        num_bytes: of the whole.
+        clock: seconds, monotonic.
+        interval_s: between two lines; a load that is shorter says nothing.
+    """
+
+    def __init__(self, num_bytes: int, clock: Callable[[], float] = time.monotonic, interval_s: float = 1.0) -> None:
+        self._num_bytes = num_bytes
+        self._clock = clock
+        self._interval_s = interval_s
+        self._num_loaded = 0
+        self._last = clock()
+
+    def add(self, num_bytes: int) -> None:
+        """Count what was loaded since the last call."""
+        self._num_loaded += num_bytes
+        now = self._clock()
+        if now - self._last >= self._interval_s:
+            self._last = now
+            logger.info(
+                "loading weights: %d %% of %.1f GB", 100 * self._num_loaded // self._num_bytes, self._num_bytes / 1e9
+            )
 
 
 def _check_shape(target: WeightTarget, tensor: CheckpointTensor) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from ..kernels.layouts import LinearWeight
 
 
 class CheckpointTensor(Protocol):
-    """One stored tensor, whatever the file format.
+    """One stored tensor, whatever the file format. It may be read from any thread while its file is open.
 
     Attributes:
         name: canonical name, as Hugging Face checkpoints spell it ("model.layers.0.self_attn.q_proj.weight").
@@ -31,4 +34,19 @@ class CheckpointTensor(Protocol):
         Raises:
             ConfigError: if it is stored in a form that can't be unpacked.
         """
+        ...
+
+    def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
+        """Read a matrix in the canonical layout that is nearest to its stored form, without a bias.
+
+        Args:
+            dtype: of a dense matrix; None: the stored one, or float32 for packed forms that have no layout.
+
+        Raises:
+            ConfigError: if it is stored in a form that can't be unpacked.
+        """
+        ...
+
+    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+        """Return about what the result of `read_matrix` takes in memory."""
         ...

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_table
 from pagewire.ipc.errors import ConfigError
 
+from ..kernels.layouts import DenseWeight, LinearWeight
 from .checkpoint_tensor import CheckpointTensor
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -20,18 +23,21 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _CHUNK_VALUES = 1 << 20
 
 
-def iterate_safetensors(directory: Path) -> Iterator[CheckpointTensor]:
-    """Yield every tensor of the checkpoint, in the order of its index.
+@contextmanager
+def open_safetensors(directory: Path) -> Iterator[list[CheckpointTensor]]:
+    """Map the checkpoint's files and give every tensor, in the order of its index; they close with the context.
 
     Raises:
         ConfigError: if a file is missing, truncated or malformed.
     """
     maps: dict[Path, mmap.mmap] = {}
+    tensors: list[CheckpointTensor] = []
     try:
         for name, location in read_tensor_table(directory).items():
             if location.path not in maps:
                 maps[location.path] = _map(location.path)
-            yield SafetensorsTensor(name, location, maps[location.path])
+            tensors.append(SafetensorsTensor(name, location, maps[location.path]))
+        yield tensors
     finally:
         for mapped in maps.values():
             mapped.close()
@@ -55,10 +61,7 @@ class SafetensorsTensor:
 
     def copy_to(self, destination: Tensor) -> None:
         """Convert into `destination`; see `CheckpointTensor.copy_to`."""
-        location = self._location
-        dtype = _DTYPES.get(location.dtype)
-        if dtype is None:
-            raise ConfigError(f"{self.source}: is stored as {location.dtype}; readable are {', '.join(_DTYPES)}")
+        location, dtype = self._location, self._stored_dtype
         flat = destination.view(-1)
         for start in range(0, flat.numel(), _CHUNK_VALUES):
             count = min(_CHUNK_VALUES, flat.numel() - start)
@@ -70,6 +73,23 @@ class SafetensorsTensor:
                 offset=location.begin + start * dtype.itemsize,
             ).copy()
             flat[start : start + count] = torch.from_numpy(raw).view(dtype)
+
+    def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
+        """Read as a dense matrix; see `CheckpointTensor.read_matrix`."""
+        weight = torch.empty(self.shape, dtype=dtype or self._stored_dtype)
+        self.copy_to(weight)
+        return DenseWeight(weight)
+
+    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+        """Return what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
+        return (dtype or self._stored_dtype).itemsize * math.prod(self.shape)
+
+    @property
+    def _stored_dtype(self) -> torch.dtype:
+        dtype = _DTYPES.get(self._location.dtype)
+        if dtype is None:
+            raise ConfigError(f"{self.source}: is stored as {self._location.dtype}; readable are {', '.join(_DTYPES)}")
+        return dtype
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -87,8 +87,6 @@ class Attention:
 
     def finish_loading(self) -> None:
         """Gather the loaded parameters for the kernels."""
-        self.qkv.finish_loading()
-        self.output.finish_loading()
         config = self._config
         self._weights = AttentionWeights(
             norm=self.norm.weight,

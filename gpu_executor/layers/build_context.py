@@ -18,13 +18,15 @@ class BuildContext:
     Attributes:
         ops: the kernels.
         quant_method: how linear weights are stored.
-        dtype: compute dtype of weights and activations.
+        dtype: compute dtype: of activations, and of the parameters that are no matrices.
+        weight_dtype: dtype of dense matrices; None: as the checkpoint stores each.
         device: where they live.
     """
 
     ops: Ops
     quant_method: QuantMethod
     dtype: torch.dtype
+    weight_dtype: torch.dtype | None
     device: torch.device
 
     def empty(self, *shape: int) -> Tensor:

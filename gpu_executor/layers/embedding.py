@@ -27,20 +27,24 @@ class VocabEmbedding:
         self._name = name
         self._context = context
         self._shape = LinearShape(vocab_size, hidden_size, has_bias=False)
-        self.weight = context.quant_method.create_weights(self._shape, dtype=context.dtype, device=context.device)
+        self._loader = context.quant_method.create_weights(
+            self._shape, dtype=context.weight_dtype, device=context.device
+        )
+
+    @property
+    def weight(self) -> LinearWeight:
+        """The loaded rows, as kernels want them."""
+        return self._loader.weight
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""
-        method, weight = self._context.quant_method, self.weight
+        loader = self._loader
         yield WeightTarget(
             name=f"{self._name}.weight",
             shape=(self._shape.out_features, self._shape.in_features),
-            load=lambda tensor: method.load_rows(weight, 0, tensor),
+            load=lambda tensor: loader.load_rows(0, tensor),
+            loaded_bytes=loader.loaded_bytes,
         )
-
-    def finish_loading(self) -> None:
-        """Bring the weight into the form that kernels want."""
-        self.weight = self._context.quant_method.finish_loading(self.weight)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Look up [num_tokens] int64 ids: [num_tokens, hidden_size]."""
@@ -83,14 +87,9 @@ class OutputLayer:
         if not self._tied:
             yield from self._rows.weight_targets()
 
-    def finish_loading(self) -> None:
-        """Bring a weight of its own into the form that kernels want."""
-        if not self._tied:
-            self._rows.finish_loading()
-
     def forward(self, hidden: Tensor) -> Tensor:
         """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32."""
-        return self._context.quant_method.apply(self.weight, hidden, self._context.ops).float()
+        return self._context.quant_method.apply(self.weight, hidden).float()
 
     def choose(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
         """Find each row's best token; see `Ops.output_layer`."""

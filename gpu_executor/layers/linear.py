@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from ..kernels.layouts import LinearWeight
 from ..quantization.base import LinearShape
 from .build_context import BuildContext
 from .weight_target import WeightTarget
@@ -41,7 +43,14 @@ class FusedLinear:
         self._prefix = prefix
         self._context = context
         self._shape = LinearShape(sum(shard.out_features for shard in shards), in_features, has_bias)
-        self.weight = context.quant_method.create_weights(self._shape, dtype=context.dtype, device=context.device)
+        self._loader = context.quant_method.create_weights(
+            self._shape, dtype=context.weight_dtype, device=context.device
+        )
+
+    @property
+    def weight(self) -> LinearWeight:
+        """The loaded weight, as kernels want it."""
+        return self._loader.weight
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""
@@ -51,26 +60,24 @@ class FusedLinear:
             first_row += shard.out_features
 
     def _shard_targets(self, shard: Shard, first_row: int) -> Iterator[WeightTarget]:
-        method, weight, name = self._context.quant_method, self.weight, f"{self._prefix}.{shard.shard_id}"
+        loader, name = self._loader, f"{self._prefix}.{shard.shard_id}"
         yield WeightTarget(
             name=f"{name}.weight",
             shape=(shard.out_features, self._shape.in_features),
-            load=lambda tensor: method.load_rows(weight, first_row, tensor),
+            load=lambda tensor: loader.load_rows(first_row, tensor),
+            loaded_bytes=loader.loaded_bytes,
         )
         if self._shape.has_bias:
             yield WeightTarget(
                 name=f"{name}.bias",
                 shape=(shard.out_features,),
-                load=lambda tensor: method.load_bias(weight, first_row, tensor),
+                load=lambda tensor: loader.load_bias(first_row, tensor),
+                loaded_bytes=lambda tensor: torch.float32.itemsize * shard.out_features,
             )
-
-    def finish_loading(self) -> None:
-        """Bring the weight into the form that kernels want."""
-        self.weight = self._context.quant_method.finish_loading(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply [num_rows, in_features] to [num_rows, out_features of all shards]."""
-        return self._context.quant_method.apply(self.weight, x, self._context.ops)
+        return self._context.quant_method.apply(self.weight, x)
 
 
 class Linear(FusedLinear):

@@ -46,8 +46,6 @@ class MLP:
 
     def finish_loading(self) -> None:
         """Gather the loaded parameters for the kernels."""
-        self.gate_up.finish_loading()
-        self.down.finish_loading()
         self._weights = MLPWeights(
             norm=self.norm.weight, norm_eps=self.norm.eps, gate_up=self.gate_up.weight, down=self.down.weight
         )

@@ -17,14 +17,21 @@ class WeightTarget:
     Attributes:
         name: canonical name.
         shape: what the configuration says it must be.
-        load: puts it into its place in the layer's parameters.
+        load: puts it into its place in the layer's parameters; may be called on any thread.
+        loaded_bytes: about what it takes there.
     """
 
     name: str
     shape: tuple[int, ...]
     load: Callable[[CheckpointTensor], None]
+    loaded_bytes: Callable[[CheckpointTensor], int]
 
 
 def parameter_target(name: str, parameter: Tensor) -> WeightTarget:
     """Return the target of a plain parameter that one checkpoint tensor fills."""
-    return WeightTarget(name=name, shape=tuple(parameter.shape), load=lambda tensor: tensor.copy_to(parameter))
+    return WeightTarget(
+        name=name,
+        shape=tuple(parameter.shape),
+        load=lambda tensor: tensor.copy_to(parameter),
+        loaded_bytes=lambda tensor: parameter.nbytes,
+    )

@@ -59,5 +59,5 @@ class Model(Protocol):
         ...
 
     def finish_loading(self) -> None:
-        """Bring loaded weights into the form that kernels want; called once, before the first `forward`."""
+        """Gather what was loaded for the kernels; called once, after the last tensor and before the first `forward`."""
         ...

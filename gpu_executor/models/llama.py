@@ -104,11 +104,9 @@ class LlamaForCausalLM:
 
     def finish_loading(self) -> None:
         """See `Model.finish_loading`."""
-        self.embedding.finish_loading()
         for layer in self.layers:
             layer.attention.finish_loading()
             layer.mlp.finish_loading()
-        self.output.finish_loading()
 
 
 class DecoderLayer:

@@ -7,6 +7,7 @@ import torch
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.errors import ConfigError
 
+from ..compute_dtype import compute_dtype
 from ..kernels.ops import Ops
 from ..layers.build_context import BuildContext
 from ..quantization.select import select_quant_method
@@ -25,14 +26,15 @@ _MODELS: dict[str, type[LlamaForCausalLM]] = {
 
 
 def build_model(
-    config: ModelConfig, ops: Ops, *, dtype: torch.dtype, device: torch.device, max_model_len: int | None = None
+    config: ModelConfig, ops: Ops, *, dtype: torch.dtype | None, device: torch.device, max_model_len: int | None = None
 ) -> Model:
     """Build a model with undefined weights; `load_weights` fills them.
 
     Args:
         config: the checkpoint's facts.
         ops: the kernels that its layers call.
-        dtype: compute dtype of weights and activations.
+        dtype: of dense weights, and of activations unless the kernels want them in float32; None: each weight as the
+            checkpoint stores it, which only such kernels allow.
         device: where it lives.
         max_model_len: the longest context that will be served; None: the longest that the model was made for.
 
@@ -45,5 +47,11 @@ def build_model(
         raise ConfigError(f"{config.model_path}: architecture {config.architecture!r} is unknown; known are {known}")
     if config.hidden_act != "silu":
         raise ConfigError(f"{config.model_path}: activation {config.hidden_act!r} is unknown; known is silu")
-    context = BuildContext(ops=ops, quant_method=select_quant_method(config), dtype=dtype, device=device)
+    context = BuildContext(
+        ops=ops,
+        quant_method=select_quant_method(config, ops),
+        dtype=compute_dtype(dtype, ops),
+        weight_dtype=dtype,
+        device=device,
+    )
     return model(config, context, max_model_len or config.max_position)

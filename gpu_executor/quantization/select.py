@@ -5,18 +5,20 @@ from __future__ import annotations
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.errors import ConfigError
 
+from ..kernels.ops import Ops
 from .base import QuantMethod
 from .dense import DenseMethod
+from .grouped import GroupedMethod
 
 
-def select_quant_method(config: ModelConfig) -> QuantMethod:
-    """Return the method that the checkpoint's linear layers use.
+def select_quant_method(config: ModelConfig, ops: Ops) -> QuantMethod:
+    """Return the method by which the checkpoint's linear layers are held for a backend.
 
     Raises:
         ConfigError: if its quantization_config names a method that can't be loaded.
     """
     if config.quantization is None:
-        return DenseMethod()
+        return GroupedMethod(ops) if ops.keeps_quantized_weights else DenseMethod(ops)
     name = config.quantization.get("quant_method", "unnamed")
     raise ConfigError(
         f"{config.model_path}: the checkpoint is quantized by method {name!r}, which can't be loaded yet; "

@@ -8,7 +8,6 @@ import torch
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.host_limits import HostMemory
-from pagewire.gpu_executor.layers.weight_target import WeightTarget
 from pagewire.gpu_executor.memory import (
     MemoryUse,
     blocks_ever_needed,
@@ -102,10 +101,12 @@ def test_work_space_holds_the_widest_matrix_while_it_is_widened(dtype):
     scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512)
     widened = 150_000 * model.hidden_size * 4
     assert estimate_workspace(model, scheduler, dtype) == estimate_workspace(model, scheduler, torch.float32) + widened
+    assert estimate_workspace(model, scheduler, dtype, widens=False) == estimate_workspace(
+        model, scheduler, torch.float32
+    )
 
 
 def test_weights_that_can_not_fit_are_refused_before_they_are_read():
-    targets = [WeightTarget(name="w", shape=(1024, 1024, 1024), load=lambda tensor: None)]
-    check_weights_fit(targets, torch.float32, 0.9, MEMORY)
+    check_weights_fit(4 * GIB, "float32", 0.9, MEMORY)
     with pytest.raises(MachineError, match=r"take 4\.00 GiB as float32; 1\.60 GiB may be used"):
-        check_weights_fit(targets, torch.float32, 0.1, MEMORY)
+        check_weights_fit(4 * GIB, "float32", 0.1, MEMORY)

@@ -1,0 +1,102 @@
+"""The grouped method: matrices as near to their stored form as the canonical layouts are.
+
+Blocks of 4 and 8 bits stay blocks of 4 and 8 bits, 16-bit matrices 16-bit ones. A fused weight whose shards are stored
+alike is one matrix; shards of different forms (some files keep the value projection in more bits) are stacked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..formats.checkpoint_tensor import CheckpointTensor
+from ..kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from ..kernels.ops import Ops
+from .base import LinearShape, QuantMethod, WeightLoader
+
+
+class GroupedMethod(QuantMethod):
+    """Keep weights at their stored size."""
+
+    def create_weights(self, shape: LinearShape, *, dtype: torch.dtype | None, device: torch.device) -> WeightLoader:
+        assert device.type == "cpu", "backends that keep quantized weights run on the CPU"
+        return GroupedLoader(shape, self._ops, self._preparing, dtype)
+
+
+class GroupedLoader(WeightLoader):
+    """Reads each shard in its own layout and puts them together at the end."""
+
+    def __init__(self, shape: LinearShape, ops: Ops, preparing: threading.Lock, dtype: torch.dtype | None) -> None:
+        super().__init__(shape, ops, preparing)
+        self._dtype = dtype
+        self._shards: dict[int, LinearWeight] = {}
+
+    def loaded_bytes(self, tensor: CheckpointTensor) -> int:
+        return tensor.matrix_bytes(self._dtype)
+
+    def _read_rows(self, first_row: int, tensor: CheckpointTensor) -> None:
+        self._shards[first_row] = tensor.read_matrix(self._dtype)
+
+    def _assemble(self) -> LinearWeight:
+        shards = [self._shards.pop(first_row) for first_row in sorted(self._shards)]
+        return stack_rows(shards, self._bias)
+
+
+def stack_rows(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWeight:
+    """Return one weight of the rows of all shards, neighbours of the same layout joined.
+
+    Args:
+        shards: dense and grouped weights without biases, of the same in_features.
+        bias: [rows of all shards] float32, or None.
+    """
+    parts: list[LinearWeight] = []
+    first_row = 0
+    for _, run in itertools.groupby(shards, key=_layout_of):
+        alike = list(run)
+        last_row = first_row + sum(shard.out_features for shard in alike)
+        parts.append(_join(alike, None if bias is None else bias[first_row:last_row]))
+        first_row = last_row
+    return parts[0] if len(parts) == 1 else StackedWeight(tuple(parts))
+
+
+def _layout_of(weight: LinearWeight) -> tuple[object, ...]:
+    """What must be equal for two weights to be rows of one."""
+    match weight:
+        case DenseWeight():
+            return (DenseWeight, weight.weight.dtype)
+        case Int8Weight():
+            return (Int8Weight, weight.group_size, weight.minimum is None)
+    return (type(weight),)
+
+
+def _join(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWeight:
+    match shards[0]:
+        case DenseWeight():
+            return DenseWeight(_cat([shard.weight for shard in shards if isinstance(shard, DenseWeight)]), bias)
+        case Int4Weight() as first:
+            int4 = [shard for shard in shards if isinstance(shard, Int4Weight)]
+            return Int4Weight(
+                codes=_cat([shard.codes for shard in int4]),
+                scale=_cat([shard.scale for shard in int4]),
+                minimum=_cat([shard.minimum for shard in int4]),
+                num_channels=first.num_channels,
+                bias=bias,
+            )
+        case Int8Weight():
+            int8 = [shard for shard in shards if isinstance(shard, Int8Weight)]
+            minima = [shard.minimum for shard in int8 if shard.minimum is not None]
+            return Int8Weight(
+                codes=_cat([shard.codes for shard in int8]),
+                scale=_cat([shard.scale for shard in int8]),
+                minimum=_cat(minima) if minima else None,
+                bias=bias,
+            )
+    raise TypeError(f"a checkpoint tensor is never read as a {type(shards[0]).__name__}")
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.reference.dequantize import bias_of, dequantize
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.models.llama import LlamaForCausalLM
+from pagewire.gpu_executor.models.registry import build_model
+from pagewire.gpu_executor.quantization.grouped import stack_rows
+from pagewire.gpu_executor.weights import load_weights
+from tests.support.tiny_model import tiny_gguf
+
+
+class KeepingOps(ReferenceOps):
+    """The reference, taking weights as they are stored, and counting what it prepares."""
+
+    keeps_quantized_weights = True
+    has_float32_activations = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[LinearWeight] = []
+        self._inside = threading.Lock()
+
+    def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
+        assert self._inside.acquire(blocking=False), "two threads prepare at once"
+        self.prepared.append(weight)
+        self._inside.release()
+        return weight
+
+
+def load(path: Path, ops: ReferenceOps, dtype: torch.dtype | None) -> LlamaForCausalLM:
+    config = load_model_config(path)
+    model = build_model(config, ops, dtype=dtype, device=torch.device("cpu"), max_model_len=64)
+    load_weights(model, config)
+    assert isinstance(model, LlamaForCausalLM)
+    return model
+
+
+def int4(rows: int, groups: int = 3, seed: int = 0) -> Int4Weight:
+    g = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 256, (rows, groups * 16), dtype=torch.uint8, generator=g)
+    return Int4Weight(
+        codes, torch.randn(rows, groups, generator=g).half(), torch.randn(rows, groups, generator=g).half(), 32 * groups
+    )
+
+
+def int8(rows: int, group_size: int = 32, *, has_minimum: bool = False, seed: int = 0) -> Int8Weight:
+    g = torch.Generator().manual_seed(seed)
+    scales = (rows, 96 // group_size)
+    codes = torch.randint(-127, 128, (rows, 96), dtype=torch.int8, generator=g)
+    minimum = torch.randn(scales, generator=g).half() if has_minimum else None
+    return Int8Weight(codes, torch.randn(scales, generator=g).half(), minimum)
+
+
+def test_rows_of_one_layout_become_one_weight_and_others_are_stacked() -> None:
+    shards = [int4(4), int4(2, seed=1), int8(3), int8(5, 16), int8(2, 16, seed=1), int8(1, has_minimum=True)]
+    expected = torch.cat([dequantize(shard) for shard in shards])
+    bias = torch.arange(17.0)
+    stacked = stack_rows(shards, bias)
+    assert isinstance(stacked, StackedWeight)
+    assert [part.out_features for part in stacked.parts] == [6, 3, 7, 1]
+    assert (stacked.out_features, stacked.in_features) == (17, 96)
+    assert torch.equal(dequantize(stacked), expected)
+    stacked_bias = bias_of(stacked)
+    assert stacked_bias is not None
+    assert torch.equal(stacked_bias, bias)
+    assert isinstance(stack_rows(shards[:2], None), Int4Weight)
+
+
+def test_dense_shards_of_one_dtype_are_joined() -> None:
+    shards = [DenseWeight(torch.full((2, 4), float(i)).to(dtype)) for i, dtype in enumerate([torch.half] * 2)]
+    joined = stack_rows(shards, None)
+    assert isinstance(joined, DenseWeight)
+    assert joined.weight.tolist() == [[0.0] * 4] * 2 + [[1.0] * 4] * 2
+    mixed = stack_rows([shards[0], DenseWeight(torch.ones(1, 4))], None)
+    assert isinstance(mixed, StackedWeight)
+
+
+@pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q8_0", "Q5_1", "F16"])
+def test_model_holds_the_same_values_as_an_unpacked_one(quant: str) -> None:
+    path = tiny_gguf("llama", quant, embedding_quant="Q8_0", attention_bias=True).path
+    ops = KeepingOps()
+    kept, dense = load(path, ops, None), load(path, ReferenceOps(), torch.float32)
+    assert len(ops.prepared) == 4 * len(kept.layers) + 2
+    for mine, theirs in zip(kept.layers, dense.layers, strict=True):
+        for a, b in (
+            (mine.attention.qkv.weight, theirs.attention.qkv.weight),
+            (mine.attention.output.weight, theirs.attention.output.weight),
+            (mine.mlp.gate_up.weight, theirs.mlp.gate_up.weight),
+            (mine.mlp.down.weight, theirs.mlp.down.weight),
+        ):
+            assert not isinstance(a, StackedWeight)
+            assert torch.equal(dequantize(a), dequantize(b))
+        a_bias, b_bias = bias_of(mine.attention.qkv.weight), bias_of(theirs.attention.qkv.weight)
+        assert a_bias is not None
+        assert b_bias is not None
+        assert torch.equal(a_bias, b_bias)
+    assert torch.equal(dequantize(kept.output.weight), dequantize(dense.output.weight))
+    ids = torch.tensor([5, 0, 511])
+    assert torch.equal(kept.embedding.forward(ids), dense.embedding.forward(ids))
