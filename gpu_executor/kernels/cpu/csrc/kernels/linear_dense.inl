@@ -13,7 +13,7 @@
 // Accumulators that fit the registers beside a weight and an activation; rows of a tile; panels of a tile.
 constexpr int kVecsPerPanel = static_cast<int>(kPanel / kVecSize);
 constexpr int kDenseAccumulators = kVecRegisters >= 32 ? 24 : kVecRegisters >= 16 ? 12 : 4;
-constexpr int kDenseRows = kDenseAccumulators / kVecsPerPanel < 12 ? kDenseAccumulators / kVecsPerPanel : 12;
+constexpr int kDenseRows = kDenseAccumulators / kVecsPerPanel < 8 ? kDenseAccumulators / kVecsPerPanel : 8;
 constexpr int kDenseMaxPanels = 4;
 constexpr int dense_panels_at_once(int rows) {
   const int panels = kDenseAccumulators / (rows * kVecsPerPanel);
@@ -23,7 +23,7 @@ constexpr int dense_panels_at_once(int rows) {
 // A piece of 256 input channels is 16 KiB of fp32 weights: half of a small level-1 cache. 96 rows of them are 96 KiB.
 constexpr int64_t kDenseDepth = 256;
 constexpr int64_t kDenseRowBlock = 96;
-constexpr int64_t kDensePanelBlock = 8;
+constexpr int64_t kDensePanelBlock = 12;
 // From this many rows on 16-bit weights are converted once for all of them instead of at each tile. Vector units convert
 // beside the multiplications; plain C++ takes tens of instructions a number.
 constexpr int64_t kDenseWidenRows = kVecRegisters >= 16 ? 4 * kDenseRows : kDenseRows + 1;
@@ -41,8 +41,6 @@ PAGEWIRE_INLINE Vec load_weights(const uint8_t* weights) {
     return load_bfloat(reinterpret_cast<const uint16_t*>(weights));
   }
 }
-
-PAGEWIRE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The operands of one register tile: rows of x, panels of weights, sums[panel][row][channel].
 struct DenseTile {
