@@ -8,21 +8,25 @@ from torch import Tensor
 from ..layouts import GROUP_SIZE, DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 
 
-def dequantize(weight: LinearWeight) -> Tensor:
-    """Return the matrix [out_features, in_features] in float32, each number rounded once a multiplication or addition.
+def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the matrix [out_features, in_features], each number rounded once a multiplication or addition.
+
+    Args:
+        weight: any canonical layout.
+        dtype: to compute in: float32, or float64, which holds each number exactly.
 
     Raises:
         TypeError: if the layout is a backend's own, and not a canonical one.
     """
     match weight:
         case DenseWeight():
-            return weight.weight.float()
+            return weight.weight.to(dtype)
         case Int4Weight():
-            return _dequantize_int4(weight.codes, weight.scale, weight.minimum)[:, : weight.in_features]
+            return _dequantize_int4(weight.codes, weight.scale, weight.minimum, dtype)[:, : weight.in_features]
         case Int8Weight():
-            return _dequantize_int8(weight.codes, weight.scale, weight.minimum)
+            return _dequantize_int8(weight.codes, weight.scale, weight.minimum, dtype)
         case StackedWeight():
-            return torch.cat([dequantize(part) for part in weight.parts])
+            return torch.cat([dequantize(part, dtype) for part in weight.parts])
     raise TypeError(f"{type(weight).__name__} is no canonical layout")
 
 
@@ -43,10 +47,11 @@ def dequantize_rows(weight: LinearWeight, rows: Tensor) -> Tensor:
             codes, scale, minimum = (
                 part.index_select(0, rows) for part in (weight.codes, weight.scale, weight.minimum)
             )
-            return _dequantize_int4(codes, scale, minimum)[:, : weight.in_features]
+            return _dequantize_int4(codes, scale, minimum, torch.float32)[:, : weight.in_features]
         case Int8Weight():
             minima = None if weight.minimum is None else weight.minimum.index_select(0, rows)
-            return _dequantize_int8(weight.codes.index_select(0, rows), weight.scale.index_select(0, rows), minima)
+            codes, scale = weight.codes.index_select(0, rows), weight.scale.index_select(0, rows)
+            return _dequantize_int8(codes, scale, minima, torch.float32)
     raise TypeError(f"rows can't be looked up in a {type(weight).__name__}")
 
 
@@ -68,16 +73,16 @@ def bias_of(weight: LinearWeight) -> Tensor | None:
     raise TypeError(f"{type(weight).__name__} is no canonical layout")
 
 
-def _dequantize_int4(codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+def _dequantize_int4(codes: Tensor, scale: Tensor, minimum: Tensor, dtype: torch.dtype) -> Tensor:
     out_features, num_groups = scale.shape
     packed = codes.view(out_features, num_groups, GROUP_SIZE // 2)
-    values = torch.cat((packed & 0x0F, packed >> 4), dim=2).float()
-    return (values.mul_(scale.float().unsqueeze(2)).add_(minimum.float().unsqueeze(2))).view(out_features, -1)
+    values = torch.cat((packed & 0x0F, packed >> 4), dim=2).to(dtype)
+    return values.mul_(scale.to(dtype).unsqueeze(2)).add_(minimum.to(dtype).unsqueeze(2)).view(out_features, -1)
 
 
-def _dequantize_int8(codes: Tensor, scale: Tensor, minimum: Tensor | None) -> Tensor:
+def _dequantize_int8(codes: Tensor, scale: Tensor, minimum: Tensor | None, dtype: torch.dtype) -> Tensor:
     out_features, num_groups = scale.shape
-    values = codes.view(out_features, num_groups, -1).float().mul_(scale.float().unsqueeze(2))
+    values = codes.view(out_features, num_groups, -1).to(dtype).mul_(scale.to(dtype).unsqueeze(2))
     if minimum is not None:
-        values.add_(minimum.float().unsqueeze(2))
+        values.add_(minimum.to(dtype).unsqueeze(2))
     return values.view(out_features, -1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
-from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, LinearWeight, StackedWeight
 from pagewire.gpu_executor.kernels.reference.dequantize import bias_of, dequantize
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.models.llama import LlamaForCausalLM
@@ -15,6 +15,7 @@ from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.quantization.grouped import stack_rows
 from pagewire.gpu_executor.weights import load_weights
 from tests.support.tiny_model import tiny_gguf
+from tests.support.weights import random_int4, random_int8
 
 
 class KeepingOps(ReferenceOps):
@@ -43,24 +44,15 @@ def load(path: Path, ops: ReferenceOps, dtype: torch.dtype | None) -> LlamaForCa
     return model
 
 
-def int4(rows: int, groups: int = 3, seed: int = 0) -> Int4Weight:
-    g = torch.Generator().manual_seed(seed)
-    codes = torch.randint(0, 256, (rows, groups * 16), dtype=torch.uint8, generator=g)
-    return Int4Weight(
-        codes, torch.randn(rows, groups, generator=g).half(), torch.randn(rows, groups, generator=g).half(), 32 * groups
-    )
-
-
-def int8(rows: int, group_size: int = 32, *, has_minimum: bool = False, seed: int = 0) -> Int8Weight:
-    g = torch.Generator().manual_seed(seed)
-    scales = (rows, 96 // group_size)
-    codes = torch.randint(-127, 128, (rows, 96), dtype=torch.int8, generator=g)
-    minimum = torch.randn(scales, generator=g).half() if has_minimum else None
-    return Int8Weight(codes, torch.randn(scales, generator=g).half(), minimum)
-
-
 def test_rows_of_one_layout_become_one_weight_and_others_are_stacked() -> None:
-    shards = [int4(4), int4(2, seed=1), int8(3), int8(5, 16), int8(2, 16, seed=1), int8(1, has_minimum=True)]
+    shards = [
+        random_int4(4, 96),
+        random_int4(2, 96, seed=1),
+        random_int8(3, 96),
+        random_int8(5, 96, 16),
+        random_int8(2, 96, 16, seed=1),
+        random_int8(1, 96, has_minimum=True),
+    ]
     expected = torch.cat([dequantize(shard) for shard in shards])
     bias = torch.arange(17.0)
     stacked = stack_rows(shards, bias)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagewire.gpu_executor.kernels.layouts import DenseWeight
+from pagewire.gpu_executor.kernels.layouts import DenseWeight, StackedWeight
+from pagewire.gpu_executor.kernels.reference.dequantize import bias_of, dequantize
 from pagewire.gpu_executor.kernels.reference.linear import embedding, linear
+from tests.support.weights import random_int4, random_int8
 
 SHAPES = [(64, 97), (123, 77), (20, 7), (1, 1), (576, 960), (1536, 576)]
 
@@ -21,6 +23,14 @@ def test_row_has_the_same_bits_alone_and_in_any_batch(in_features: int, out_feat
         assert torch.equal(linear(x[start:stop], weight), together[start:stop])
     order = torch.randperm(37, generator=generator)
     assert torch.equal(linear(x[order], weight), together[order])
+
+
+def test_grouped_and_stacked_weights_are_multiplied_as_the_matrix_that_they_stand_for() -> None:
+    x = torch.randn(5, 96, generator=torch.Generator().manual_seed(3))
+    parts = (random_int4(20, 96, has_bias=True), random_int8(9, 96, 16), random_int8(7, 96, has_minimum=True))
+    for weight in (*parts, StackedWeight(parts)):
+        dense = DenseWeight(dequantize(weight), bias_of(weight))
+        assert torch.equal(linear(x, weight), linear(x, dense))
 
 
 def test_nan_in_one_row_stays_there() -> None:
