@@ -135,8 +135,8 @@ DecoderStack* pagewire_stack_create(Engine* engine, const pagewire::LayerView* l
 void pagewire_stack_destroy(DecoderStack* stack) { delete stack; }
 
 int32_t pagewire_stack_run(DecoderStack* stack, const pagewire::StepView* step, const pagewire::CacheView* caches,
-                           float* hidden, float* residual) {
-  return status_of([&] { stack->run(*step, caches, hidden, residual); });
+                           const float* input, float* hidden, float* residual) {
+  return status_of([&] { stack->run(*step, caches, input, hidden, residual); });
 }
 
 int64_t pagewire_stack_work_bytes(const DecoderStack* stack) { return stack->work_bytes(); }

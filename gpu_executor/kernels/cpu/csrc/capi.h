@@ -66,7 +66,8 @@ PAGEWIRE_API pagewire::DecoderStack* pagewire_stack_create(pagewire::Engine* eng
                                                            int64_t num_layers);
 PAGEWIRE_API void pagewire_stack_destroy(pagewire::DecoderStack* stack);
 PAGEWIRE_API int32_t pagewire_stack_run(pagewire::DecoderStack* stack, const pagewire::StepView* step,
-                                        const pagewire::CacheView* caches, float* hidden, float* residual);
+                                        const pagewire::CacheView* caches, const float* input,
+                                        float* hidden, float* residual);
 PAGEWIRE_API int64_t pagewire_stack_work_bytes(const pagewire::DecoderStack* stack);
 
 // --- profile: see runtime/profile.h ---------------------------------------------------------------------------------

@@ -53,9 +53,10 @@ DecoderStack::DecoderStack(Runtime& runtime, const LayerView* layers, int64_t nu
   for (AlignedBuffer& work : work_) work.reserve(work_bytes);
 }
 
-void DecoderStack::run(const StepView& step, const CacheView* caches, float* hidden, float* residual) {
+void DecoderStack::run(const StepView& step, const CacheView* caches, const float* input, float* hidden,
+                       float* residual) {
   if (step.num_tokens == 0) return;
-  const Pass pass = prepare(step, caches, hidden, residual);
+  const Pass pass = prepare(step, caches, input, hidden, residual);
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
     for (size_t index = 0; index < layers_.size(); ++index) {
@@ -65,9 +66,9 @@ void DecoderStack::run(const StepView& step, const CacheView* caches, float* hid
   });
 }
 
-DecoderStack::Pass DecoderStack::prepare(const StepView& step, const CacheView* caches, float* hidden,
-                                         float* residual) {
-  Pass pass{step, caches, hidden, residual, {}, nullptr};
+DecoderStack::Pass DecoderStack::prepare(const StepView& step, const CacheView* caches, const float* input,
+                                         float* hidden, float* residual) {
+  Pass pass{step, caches, input, hidden, residual, {}, nullptr};
   const int num_threads = runtime_.pool.num_threads();
   plans_.begin_step();
   for (const Layer& layer : layers_) {
@@ -103,7 +104,7 @@ void DecoderStack::attention_block(Team& team, PhaseClock& clock, const Pass& pa
     for (int64_t row = begin; row < end; ++row) {
       float* stream = pass.residual + row * hidden_size_;
       // The stream begins with what goes into the first layer.
-      if (index == 0) std::memcpy(stream, pass.hidden + row * hidden_size_, static_cast<size_t>(hidden_size_ * kFloat));
+      if (index == 0) std::memcpy(stream, pass.input + row * hidden_size_, static_cast<size_t>(hidden_size_ * kFloat));
       float* normed = input.floats != nullptr ? input.float_row(row) : tile_[team.thread()].as<float>();
       kernels.rms_norm_row(stream, view.attention_norm, hidden_size_, view.attention_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);

@@ -23,9 +23,9 @@ class DecoderStack {
   // Keeps views of the weights, which must live as long as it does.
   DecoderStack(Runtime& runtime, const LayerView* layers, int64_t num_layers);
 
-  // hidden [num_tokens, hidden size]: what goes into the first layer, and on return what the last block gives, not yet
-  // added to the stream. residual alike: on return the stream. caches: one a layer.
-  void run(const StepView& step, const CacheView* caches, float* hidden, float* residual);
+  // input [num_tokens, hidden size]: what goes into the first layer. hidden, alike: what the last block gives, not yet
+  // added to the stream; residual: the stream. caches: one a layer.
+  void run(const StepView& step, const CacheView* caches, const float* input, float* hidden, float* residual);
 
   // Bytes of the work space as it has grown to.
   int64_t work_bytes() const;
@@ -40,13 +40,14 @@ class DecoderStack {
   struct Pass {
     const StepView& step;
     const CacheView* caches;
+    const float* input;
     float* hidden;
     float* residual;
     std::vector<const AttentionPlan*> plans;  // one a layer
     float* partials;
   };
 
-  Pass prepare(const StepView& step, const CacheView* caches, float* hidden, float* residual);
+  Pass prepare(const StepView& step, const CacheView* caches, const float* input, float* hidden, float* residual);
   void attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
