@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+import functools
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,10 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.formats.checkpoint_tensor import CheckpointTensor
 from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.layers.weight_target import WeightTarget
+from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model
-from pagewire.gpu_executor.weights import load_weights
-from pagewire.ipc.errors import ConfigError
+from pagewire.gpu_executor.weights import LoadProgress, load_weights
+from pagewire.ipc.errors import ConfigError, MachineError
 from pagewire.ipc.sampling_params import Sampling
 from tests.support.runner import Row, RunnerDriver, make_runner
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
@@ -90,6 +96,80 @@ def test_values_come_from_the_shards_that_the_index_names(tmp_path: Path) -> Non
         RunnerDriver(make_runner(path)).run([row], num_tokens=4)
         reports.append(row.report)
     assert reports[0] == reports[1]
+
+
+def test_nothing_is_read_from_a_checkpoint_that_is_refused_or_too_large(tmp_path: Path) -> None:
+    reads: list[str] = []
+    sizes: list[int] = []
+
+    class Refused(Exception):
+        pass
+
+    def refuse(num_bytes: int) -> None:
+        sizes.append(num_bytes)
+        raise Refused
+
+    path = changed(tmp_path, lambda tensors: tensors.pop("model.norm.weight"))
+    for checkpoint, error in ((path, ConfigError), (tiny_checkpoint("llama"), Refused)):
+        config = load_model_config(checkpoint)
+        model = build_model(config, select_ops("reference"), dtype=torch.float16, device=torch.device("cpu"))
+        with pytest.raises(error):
+            load_weights(RecordingModel(model, reads), config, check_size=refuse)
+    assert not reads
+    stored = load_file(tiny_checkpoint("llama") / "model.safetensors")
+    assert sizes == [2 * sum(tensor.numel() for tensor in stored.values())]
+
+
+class RecordingModel:
+    """A model that notes which of its tensors are loaded, or fails to load them."""
+
+    def __init__(self, model: Model, reads: list[str], failure: Exception | None = None) -> None:
+        self._model = model
+        self._reads = reads
+        self._failure = failure
+
+    def weight_targets(self) -> Iterator[WeightTarget]:
+        for target in self._model.weight_targets():
+            yield dataclasses.replace(target, load=functools.partial(self._load, target.name))
+
+    def finish_loading(self) -> None:
+        self._model.finish_loading()
+
+    def _load(self, name: str, tensor: CheckpointTensor) -> None:
+        self._reads.append(name)
+        if self._failure is not None:
+            raise self._failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (MemoryError(), MachineError),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), MachineError),
+        (RuntimeError("shapes differ"), RuntimeError),
+    ],
+)
+def test_out_of_memory_is_the_machines_error_and_another_one_is_a_bug(
+    failure: Exception, expected: type[Exception]
+) -> None:
+    config = load_model_config(tiny_gguf("llama").path)
+    model = build_model(config, select_ops("reference"), dtype=torch.float32, device=torch.device("cpu"))
+    with pytest.raises(expected) as caught:
+        load_weights(RecordingModel(model, [], failure), config)
+    assert expected is RuntimeError or "free memory" in str(caught.value)
+
+
+def test_long_load_says_once_a_second_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    progress = LoadProgress(4_000_000_000, clock=lambda: now)
+    with caplog.at_level(logging.INFO):
+        for seconds, gigabytes in ((0.5, 1.0), (0.4, 0.5), (0.1, 0.1), (0.9, 1.4), (0.1, 1.0)):
+            now += seconds
+            progress.add(int(gigabytes * 1e9))
+    assert [record.getMessage() for record in caplog.records] == [
+        "loading weights: 40 % of 4.0 GB",
+        "loading weights: 100 % of 4.0 GB",
+    ]
 
 
 def test_gguf_tensor_that_the_configuration_has_no_place_for_is_named() -> None:
