@@ -51,7 +51,8 @@ class Outbox:
 
     def delta(self, client: ClientId, delta: TokenDelta) -> None:
         """Tell a child's new tokens or its end."""
-        self._of(client).deltas.append(delta)
+        news = self._news.get(client)  # as _of does, for every token of a step
+        (self._of(client) if news is None else news).deltas.append(delta)
 
     def end(self, request: Request, error: ErrorInfo | None) -> None:
         """Tell that nothing more comes; the caller makes sure that this happens once."""

@@ -43,23 +43,24 @@ class OutputProcessor:
             ProtocolError: the executor left out a row that draws, or drew another number of tokens.
         """
         by_row = {result.row_id: result for result in results}
+        finished = ChildStatus.FINISHED  # members of an enum are slow to look up, for every row of every step
         for item in scheduled:
             child = item.child
             child.num_steps_in_flight -= 1
             if item.num_draws:
                 child.num_pending_tokens -= 1
-            if item.is_void or child.status is ChildStatus.FINISHED:
+            if item.is_void or child.status is finished:
                 continue
             result = by_row.get(item.row_id)
-            if result is not None and result.error is not None:
+            if result is None:
+                if item.num_draws:
+                    raise _wrong_number(item, 0)
+            elif result.error is not None:
                 self.end_early(child.request, FinishReason.ERROR, result.error)
-            elif result is not None and len(result.token_ids) == item.num_draws:
+            elif len(result.token_ids) != item.num_draws:
+                raise _wrong_number(item, len(result.token_ids))
+            else:
                 self._apply_row(child, result, now)
-            elif result is not None or item.num_draws:
-                num_drawn = 0 if result is None else len(result.token_ids)
-                raise ProtocolError(
-                    f"row {item.row_id} was to draw {item.num_draws} tokens, the executor sent {num_drawn}"
-                )
 
     def end_early(self, request: Request, reason: FinishReason, error: ErrorInfo | None = None) -> None:
         """End a whole request by abort or error. Its unfinished children are reported, if it ever reported tokens."""
@@ -112,18 +113,17 @@ class OutputProcessor:
     def _commit(self, child: Child, token_ids: list[int], logprobs: list[TokenLogprobs]) -> None:
         """Append a child's tokens up to the first that ends it: the one place where tokens come to be."""
         request = child.request
-        first_index = child.num_output_tokens
+        known_ids = child.token_ids
+        first_index = len(known_ids) - request.num_prompt_tokens
         finish_reason: FinishReason | None = None
         stop_reason: int | None = None
-        num_committed = 0
-        for token_id in token_ids:
-            child.token_ids.append(token_id)
-            num_committed += 1
-            finish_reason, stop_reason = _end_of(child, token_id)
-            if finish_reason is not None:
+        for num_committed, token_id in enumerate(token_ids, start=1):
+            known_ids.append(token_id)
+            if token_id in request.end_token_ids or len(known_ids) >= request.max_num_tokens:
+                finish_reason, stop_reason = _end_of(child, token_id)
                 token_ids, logprobs = token_ids[:num_committed], logprobs[:num_committed]
                 break
-        self.num_generation_tokens += num_committed
+        self.num_generation_tokens += len(token_ids)
         self._cache.register_full_blocks(child)
         self._outbox.delta(
             request.client,
@@ -158,16 +158,18 @@ class OutputProcessor:
         self._outbox.end(request, error)
 
 
-def _end_of(child: Child, token_id: int) -> tuple[FinishReason | None, int | None]:
-    """Return (finish_reason, stop_reason) that the token just appended brings."""
+def _end_of(child: Child, token_id: int) -> tuple[FinishReason, int | None]:
+    """Return (finish_reason, stop_reason) of the token just appended, which ends the child."""
     request = child.request
     if token_id in request.eos_token_ids:
         return FinishReason.STOP, None
-    if token_id in request.stop_token_ids:
+    if token_id in request.end_token_ids:
         return FinishReason.STOP, token_id
-    if len(child.token_ids) >= request.max_num_tokens:
-        return FinishReason.LENGTH, None
-    return None, None
+    return FinishReason.LENGTH, None
+
+
+def _wrong_number(item: ScheduledChild, num_drawn: int) -> ProtocolError:
+    return ProtocolError(f"row {item.row_id} was to draw {item.num_draws} tokens, the executor sent {num_drawn}")
 
 
 def _collect_prompt_logprobs(request: Request, result: RowResult) -> None:

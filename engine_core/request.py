@@ -43,6 +43,8 @@ class Request:
     Attributes:
         num_prompt_tokens: never changes, also when outputs are recomputed after a preemption.
         max_num_tokens: prompt + output tokens at which a child ends by length.
+        eos_token_ids: end tokens that give stop_reason None.
+        end_token_ids: all end tokens; the others are reported as the stop_reason.
         arrival: the core's running number of the request; first come, first served goes by it.
         children: child 0 alone until the prefill's draws are committed, then all n.
         is_forked: whether every child exists; with n = 1 from the start.
@@ -57,6 +59,7 @@ class Request:
         "arrival_s",
         "children",
         "client",
+        "end_token_ids",
         "eos_token_ids",
         "extras",
         "first_scheduled_s",
@@ -71,7 +74,6 @@ class Request:
         "prompt_logprobs",
         "request_id",
         "sampling",
-        "stop_token_ids",
         "stopped_children",
     )
 
@@ -84,7 +86,7 @@ class Request:
         self.sampling = task.sampling
         self.n = task.n
         self.eos_token_ids = frozenset(task.eos_token_ids)
-        self.stop_token_ids = frozenset(task.stop_token_ids)
+        self.end_token_ids = self.eos_token_ids | frozenset(task.stop_token_ids)
         self.num_prompt_tokens = len(message.inputs.prompt_token_ids)
         room = max_model_len - self.num_prompt_tokens
         self.max_num_tokens = self.num_prompt_tokens + (room if task.max_tokens is None else min(task.max_tokens, room))
@@ -127,6 +129,7 @@ class Child:
         block_ids: the block table.
         digests: of the full blocks of token_ids, as far as they were needed.
         num_registered_blocks: blocks [0, this) were offered to the prefix cache.
+        num_own_slots: positions [num_computed_tokens, this) may be written as they are: no other child has the blocks.
         num_pending_tokens: tokens that steps in flight will draw for it.
         num_steps_in_flight: unanswered steps that contain it.
     """
@@ -136,6 +139,7 @@ class Child:
         "digests",
         "index",
         "num_computed_tokens",
+        "num_own_slots",
         "num_pending_tokens",
         "num_registered_blocks",
         "num_steps_in_flight",
@@ -156,6 +160,7 @@ class Child:
         self.block_ids: list[int] = []
         self.digests: list[BlockDigest] = []
         self.num_registered_blocks = 0
+        self.num_own_slots = 0
         self.num_computed_tokens = 0
         self.num_pending_tokens = 0
         self.num_steps_in_flight = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pagewire.ipc.config import SchedulerConfig
 
 from .kv.cache_manager import CacheManager, Extension
@@ -14,9 +16,8 @@ from .step_room import StepRoom
 from .waiting_queue import WaitingQueue
 
 
-@dataclass(slots=True, eq=False)
-class ScheduledChild:
-    """One child's share of a step, kept until the step's result is back.
+class ScheduledChild(msgspec.Struct, eq=False, gc=False):
+    """One child's share of a step, kept until the step's result is back. One is made a row and step: hence the type.
 
     Attributes:
         num_computed_tokens: its tokens before the step.
@@ -136,19 +137,30 @@ class Scheduler:
 
     def _schedule_running(self, output: SchedulerOutput, room: StepRoom) -> None:
         # Decodes first: a token of each costs little, and nobody's stream stands still for another one's long prompt.
-        for child in sorted(self.running, key=_is_prefilling):
+        prefilling: list[Child] = []
+        for child in list(self.running):
+            num_tokens = _num_runnable_tokens(child)
+            if num_tokens > 1:
+                prefilling.append(child)
+            elif num_tokens and room.num_tokens:
+                self._schedule_child(child, 1, output, room)
+        for child in prefilling:
             num_tokens = room.tokens_for(child.num_computed_tokens, _num_runnable_tokens(child))
-            if num_tokens == 0:
-                continue
+            if num_tokens:
+                self._schedule_child(child, num_tokens, output, room)
+
+    def _schedule_child(self, child: Child, num_tokens: int, output: SchedulerOutput, room: StepRoom) -> None:
+        """Give a running child its share, unless it was preempted or has to be."""
+        if output.has_preempted and child not in self.running:
+            return
+        extension = self._cache.try_extend(child, num_tokens)
+        while extension is None:
+            self._preempt_one(output, room)
+            if child not in self.running:
+                return
             extension = self._cache.try_extend(child, num_tokens)
-            while extension is None and child.status is ChildStatus.RUNNING:
-                self._preempt_one(output, room)
-                if child.status is ChildStatus.RUNNING:
-                    extension = self._cache.try_extend(child, num_tokens)
-            if extension is not None:
-                item = _share(child, num_tokens, extension)
-                output.scheduled.append(item)
-                room.take(item.num_computed_tokens, num_tokens)
+        output.scheduled.append(_share(child, num_tokens, extension))
+        room.take(child.num_computed_tokens, num_tokens)
 
     def _preempt_one(self, output: SchedulerOutput, room: StepRoom) -> None:
         """Preempt a victim; its share of the step, if it has one already, becomes room again."""
@@ -201,13 +213,13 @@ class Scheduler:
         child.num_steps_in_flight += 1
         if item.num_draws:
             child.num_pending_tokens += 1
-        self._cache.register_full_blocks(child)
+        # A token that a step in flight draws is confirmed, and its block offered, when it is committed.
+        if child.num_computed_tokens <= len(child.token_ids):
+            self._cache.register_full_blocks(child)
 
 
 def _num_runnable_tokens(child: Child) -> int:
-    """Tokens that a child can compute before steps in flight are back; 0 if it was preempted meanwhile."""
-    if child.status is not ChildStatus.RUNNING:
-        return 0
+    """Tokens that a running child can compute before steps in flight are back."""
     num_known_tokens = len(child.token_ids) + child.num_pending_tokens
     if child.num_pending_tokens:
         request = child.request
@@ -215,10 +227,6 @@ def _num_runnable_tokens(child: Child) -> int:
         if not request.is_forked or num_known_tokens >= request.max_num_tokens:
             return 0
     return num_known_tokens - child.num_computed_tokens
-
-
-def _is_prefilling(child: Child) -> bool:
-    return len(child.token_ids) + child.num_pending_tokens - child.num_computed_tokens > 1
 
 
 def _share(child: Child, num_tokens: int, extension: Extension) -> ScheduledChild:

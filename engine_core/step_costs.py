@@ -29,19 +29,20 @@ class StepShape:
 
     def add(self, num_computed_tokens: int, num_new_tokens: int) -> None:
         """Add a row that computes `num_new_tokens` behind `num_computed_tokens`."""
-        self._count(num_computed_tokens, num_new_tokens, 1)
+        if num_new_tokens == 1:
+            self.num_decodes += 1
+            self.num_attended += num_computed_tokens + 1
+        else:
+            self.num_prefill_tokens += num_new_tokens
+            self.num_attended += _num_attended(num_computed_tokens, num_new_tokens)
 
     def remove(self, num_computed_tokens: int, num_new_tokens: int) -> None:
         """Take a row that was added out again."""
-        self._count(num_computed_tokens, num_new_tokens, -1)
-
-    def _count(self, num_computed_tokens: int, num_new_tokens: int, sign: int) -> None:
         if num_new_tokens == 1:
-            self.num_decodes += sign
+            self.num_decodes -= 1
         else:
-            self.num_prefill_tokens += sign * num_new_tokens
-        # The first token attends to those before it and to itself, each later one to one more.
-        self.num_attended += sign * (num_new_tokens * num_computed_tokens + num_new_tokens * (num_new_tokens + 1) // 2)
+            self.num_prefill_tokens -= num_new_tokens
+        self.num_attended -= _num_attended(num_computed_tokens, num_new_tokens)
 
 
 class StepCosts:
@@ -114,6 +115,11 @@ class StepCosts:
                 if products[i] > _FADED:
                     gradient = self._totals[i] - sum(map(_multiply, products, costs))
                     costs[i] = max(costs[i] + gradient / products[i], 0.0)
+
+
+def _num_attended(num_computed_tokens: int, num_new_tokens: int) -> int:
+    # The first token attends to those before it and to itself, each later one to one more.
+    return num_new_tokens * num_computed_tokens + num_new_tokens * (num_new_tokens + 1) // 2
 
 
 def _multiply(a: float, b: float) -> float:

@@ -174,9 +174,7 @@ def main() -> int:
     parser.add_argument("--noise", type=float, default=StepTimes().noise)
     parser.add_argument("--seeds", type=int, nargs="+", default=[7, 8, 9], help="the runs of a line, averaged")
     args = parser.parse_args()
-    print(
-        f"{'workload':8} {'target':>7} {'tokens/s':>9} {'TTFT p50':>9} {'p99':>8} {'ITL p50':>8} {'p99':>8} {'ratio':>6}"
-    )
+    print("workload  target  tokens/s  TTFT p50      p99  ITL p50      p99  ratio")
     for workload in args.workloads:
         for target in args.target_itl_ms:
             config = SchedulerConfig(target_itl_ms=target, max_num_batched_tokens=args.max_num_batched_tokens)

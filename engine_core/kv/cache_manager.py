@@ -67,6 +67,7 @@ class CacheManager:
         child.block_ids = hit_ids + self.pool.take(num_new)
         child.num_computed_tokens = len(hits) * self.block_size
         child.num_registered_blocks = len(hits)
+        child.num_own_slots = len(child.block_ids) * self.block_size
         return True
 
     def try_extend(self, child: Child, num_new_tokens: int) -> Extension | None:
@@ -75,17 +76,18 @@ class CacheManager:
         A block that others name too is never written: the child gets a copy of its own. Only the first block of the
         new tokens can be such a one, the partly filled last block of a fork.
         """
+        if child.num_computed_tokens + num_new_tokens <= child.num_own_slots:
+            return _NOTHING_NEW
         block_ids = child.block_ids
         first = child.num_computed_tokens // self.block_size
         num_new = -(-(child.num_computed_tokens + num_new_tokens) // self.block_size) - len(block_ids)
         is_shared = first < len(block_ids) and self.pool.blocks[block_ids[first]].ref_count > 1
-        if num_new <= 0 and not is_shared:
-            return _NOTHING_NEW
         if max(num_new, 0) + is_shared > self.pool.num_free_blocks:
             return None
         copy = self._copy_on_write(child, first) if is_shared else None
         new_block_ids = self.pool.take(num_new)
         block_ids.extend(new_block_ids)
+        child.num_own_slots = len(block_ids) * self.block_size
         return Extension(new_block_ids, copy, first)
 
     def fork(self, parent: Child, child: Child) -> None:
@@ -95,6 +97,7 @@ class CacheManager:
         child.digests = list(parent.digests)
         child.num_registered_blocks = parent.num_registered_blocks
         child.num_computed_tokens = parent.num_computed_tokens
+        parent.num_own_slots = 0  # they share the last block now
 
     def register_full_blocks(self, child: Child) -> None:
         """Offer to the prefix cache what has become full and confirmed.
@@ -117,6 +120,7 @@ class CacheManager:
         child.block_ids = []
         child.num_computed_tokens = 0
         child.num_registered_blocks = 0
+        child.num_own_slots = 0
 
     def forget_from(self, child: Child, first_block: int) -> None:
         """Make the content of a child's blocks from `first_block` on unfindable, because it was never written."""
