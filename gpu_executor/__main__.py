@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -42,9 +43,12 @@ def main() -> int:
     # worst 10 s) on 2 busy cores, 0.9 s (worst 1.2 s) with sleeping threads. Read when torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Importing torch takes seconds: by now the process watches its parent, and the core's first message is on its way.
+    # Nothing that an import makes is garbage; looking for some took 0.3 s of its 2.4.
+    gc.disable()
     from .host_limits import HostLimits
     from .worker import Worker
 
+    gc.enable()
     code = serve(channel, Worker(HostLimits(), import_s=time.perf_counter() - started))
     channel.socket.close(linger=_LAST_WORDS_MS if code else 0)
     context.term()
