@@ -26,12 +26,18 @@ constexpr int64_t vectors_at_once(int64_t rows, int64_t registers_each, int64_t 
 }
 
 // Where a step's keys and values lie: a pointer for each panel of keys, and the distance between neighbouring channels
-// of keys (neighbouring keys of values).
-template <typename Type>
+// of keys (neighbouring keys of values). kAhead: and where those of the step after it lie, to be fetched meanwhile.
+// Blocks lie anywhere, and each is too short for the hardware to foresee the next.
+template <typename ElementKind, bool kFetchAhead>
 struct StepSource {
-  const typename Type::Element* keys[kStepPanels];
-  const typename Type::Element* values[kStepPanels];
+  using Type = ElementKind;
+  using Element = typename Type::Element;
+  static constexpr bool kAhead = kFetchAhead;
+  const Element* keys[kStepPanels];
+  const Element* values[kStepPanels];
   int64_t key_stride, value_stride;
+  const Element* next_keys[kStepPanels];
+  const Element* next_values[kStepPanels];
 };
 
 // One tile's work space, and its rows' state.
@@ -49,9 +55,19 @@ struct AttentionRows {
 
 // --- Products -------------------------------------------------------------------------------------------------------
 
-template <typename Type, int64_t kRows, int64_t kPanels>
-static void score_panels(const float* query, int64_t query_stride, const typename Type::Element* const* panels,
-                         int64_t key_stride, int64_t head_dim, float* scores) {
+// scores of kRows rows for kPanels panels of a step.
+template <int64_t kRows, int64_t kPanels, typename Source>
+static void score_panels(const float* query, int64_t query_stride, const Source& source, int64_t panel,
+                                    int64_t head_dim, float* scores) {
+  using Type = typename Source::Type;
+  const typename Type::Element* panels[kPanels];
+  const typename Type::Element* next[kPanels];
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kPanels; ++i) {
+    panels[i] = source.keys[panel + i];
+    next[i] = source.next_keys[panel + i];
+  }
+  const int64_t key_stride = source.key_stride;
   constexpr int64_t kVecs = kPanels * kPanelVecs;
   Vec sums[kRows][kVecs];
 #pragma GCC unroll 8
@@ -60,14 +76,34 @@ static void score_panels(const float* query, int64_t query_stride, const typenam
     for (int64_t vec = 0; vec < kVecs; ++vec) sums[row][vec] = zero();
   }
   for (int64_t channel = 0; channel < head_dim; ++channel) {
-    Vec weights[kRows];
-#pragma GCC unroll 8
-    for (int64_t row = 0; row < kRows; ++row) weights[row] = broadcast(query[row * query_stride + channel]);
+    const auto load_key = [&](int64_t vec) {
+      return Type::load_all(panels[vec / kPanelVecs] + channel * key_stride + vec % kPanelVecs * kVecSize);
+    };
+    if constexpr (Source::kAhead) {
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kPanels; ++i) prefetch(next[i] + channel * key_stride);
+    }
+    // The fewer of the two kinds of factors stay in registers, while those of the other kind pass by.
+    if constexpr (kVecs <= kRows) {
+      Vec keys[kVecs];
 #pragma GCC unroll 16
-    for (int64_t vec = 0; vec < kVecs; ++vec) {
-      const Vec key = Type::load_all(panels[vec / kPanelVecs] + channel * key_stride + vec % kPanelVecs * kVecSize);
+      for (int64_t vec = 0; vec < kVecs; ++vec) keys[vec] = load_key(vec);
 #pragma GCC unroll 8
-      for (int64_t row = 0; row < kRows; ++row) sums[row][vec] = fma(weights[row], key, sums[row][vec]);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const Vec factor = broadcast(query[row * query_stride + channel]);
+#pragma GCC unroll 16
+        for (int64_t vec = 0; vec < kVecs; ++vec) sums[row][vec] = fma(factor, keys[vec], sums[row][vec]);
+      }
+    } else {
+      Vec factors[kRows];
+#pragma GCC unroll 8
+      for (int64_t row = 0; row < kRows; ++row) factors[row] = broadcast(query[row * query_stride + channel]);
+#pragma GCC unroll 16
+      for (int64_t vec = 0; vec < kVecs; ++vec) {
+        const Vec key = load_key(vec);
+#pragma GCC unroll 8
+        for (int64_t row = 0; row < kRows; ++row) sums[row][vec] = fma(factors[row], key, sums[row][vec]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -79,9 +115,10 @@ static void score_panels(const float* query, int64_t query_stride, const typenam
 
 // values = values * correction + weights * (a step's values), for keys [begin, end) of the step and kVecs vectors of
 // channels.
-template <typename Type, int64_t kRows, int64_t kVecs>
-static void add_values(const float* weights, const float* correction, const StepSource<Type>& source, int64_t channel,
-                       int64_t begin, int64_t end, float* values, int64_t value_stride) {
+template <int64_t kRows, int64_t kVecs, typename Source>
+static void add_values(const float* weights, const float* correction, const Source& source, int64_t channel,
+                                  int64_t begin, int64_t end, float* values, int64_t value_stride) {
+  using Type = typename Source::Type;
   Vec sums[kRows][kVecs];
 #pragma GCC unroll 8
   for (int64_t row = 0; row < kRows; ++row) {
@@ -93,16 +130,31 @@ static void add_values(const float* weights, const float* correction, const Step
   }
   for (int64_t key = begin; key < end;) {
     const int64_t panel = key / kPanelKeys, panel_end = smaller(end, (panel + 1) * kPanelKeys);
-    const typename Type::Element* value = source.values[panel] + key % kPanelKeys * source.value_stride + channel;
-    for (; key < panel_end; ++key, value += source.value_stride) {
-      Vec part[kVecs];
+    const int64_t place = key % kPanelKeys * source.value_stride + channel;
+    const typename Type::Element* value = source.values[panel] + place;
+    const typename Type::Element* next = source.next_values[panel] + place;
+    for (; key < panel_end; ++key, value += source.value_stride, next += source.value_stride) {
+      if constexpr (Source::kAhead) prefetch(next);
+      if constexpr (kVecs <= kRows) {
+        Vec parts[kVecs];
 #pragma GCC unroll 8
-      for (int64_t vec = 0; vec < kVecs; ++vec) part[vec] = Type::load_all(value + vec * kVecSize);
+        for (int64_t vec = 0; vec < kVecs; ++vec) parts[vec] = Type::load_all(value + vec * kVecSize);
 #pragma GCC unroll 8
-      for (int64_t row = 0; row < kRows; ++row) {
-        const Vec weight = broadcast(weights[row * kKeyStep + key]);
+        for (int64_t row = 0; row < kRows; ++row) {
+          const Vec weight = broadcast(weights[row * kKeyStep + key]);
 #pragma GCC unroll 8
-        for (int64_t vec = 0; vec < kVecs; ++vec) sums[row][vec] = fma(weight, part[vec], sums[row][vec]);
+          for (int64_t vec = 0; vec < kVecs; ++vec) sums[row][vec] = fma(weight, parts[vec], sums[row][vec]);
+        }
+      } else {
+        Vec factors[kRows];
+#pragma GCC unroll 8
+        for (int64_t row = 0; row < kRows; ++row) factors[row] = broadcast(weights[row * kKeyStep + key]);
+#pragma GCC unroll 8
+        for (int64_t vec = 0; vec < kVecs; ++vec) {
+          const Vec part = Type::load_all(value + vec * kVecSize);
+#pragma GCC unroll 8
+          for (int64_t row = 0; row < kRows; ++row) sums[row][vec] = fma(factors[row], part, sums[row][vec]);
+        }
       }
     }
   }
@@ -123,29 +175,27 @@ PAGEWIRE_INLINE void with_row_count(int64_t rows, Visit&& visit) {
 }
 
 // Scores of up to kRowBlock rows for panels [panel, panel_end) of a step.
-template <typename Type>
-static void score_rows(const AttentionRows& tile, int64_t row, int64_t rows, const StepSource<Type>& source,
-                       int64_t panel, int64_t panel_end, int64_t head_dim) {
+template <typename Source>
+static void score_rows(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source, int64_t panel,
+                       int64_t panel_end, int64_t head_dim) {
   const float* query = tile.query + row * tile.channels;
   float* scores = tile.scores + row * kKeyStep;
   with_row_count(rows, [&](auto row_count) {
     constexpr int64_t kRows = decltype(row_count)::value;
     constexpr int64_t kPanels = vectors_at_once(kRows, kPanelVecs, kStepPanels);
     for (; panel + kPanels <= panel_end; panel += kPanels) {
-      score_panels<Type, kRows, kPanels>(query, tile.channels, source.keys + panel, source.key_stride, head_dim,
-                                         scores + panel * kPanelKeys);
+      score_panels<kRows, kPanels>(query, tile.channels, source, panel, head_dim, scores + panel * kPanelKeys);
     }
     for (; panel < panel_end; ++panel) {
-      score_panels<Type, kRows, 1>(query, tile.channels, source.keys + panel, source.key_stride, head_dim,
-                                   scores + panel * kPanelKeys);
+      score_panels<kRows, 1>(query, tile.channels, source, panel, head_dim, scores + panel * kPanelKeys);
     }
   });
 }
 
 // Add weighted values of up to kRowBlock rows, over keys [begin, end) of a step, which all of these rows see.
-template <typename Type>
-static void add_row_values(const AttentionRows& tile, int64_t row, int64_t rows, const StepSource<Type>& source,
-                           int64_t begin, int64_t end, int64_t head_dim) {
+template <typename Source>
+static void add_row_values(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source, int64_t begin,
+                           int64_t end, int64_t head_dim) {
   const float* weights = tile.scores + row * kKeyStep;
   float* values = tile.values + row * tile.value_stride;
   with_row_count(rows, [&](auto row_count) {
@@ -153,12 +203,12 @@ static void add_row_values(const AttentionRows& tile, int64_t row, int64_t rows,
     constexpr int64_t kVecs = vectors_at_once(kRows, 1, 8);
     int64_t channel = 0;
     for (; channel + kVecs * kVecSize <= head_dim; channel += kVecs * kVecSize) {
-      add_values<Type, kRows, kVecs>(weights, tile.correction + row, source, channel, begin, end, values + channel,
-                                     tile.value_stride);
+      add_values<kRows, kVecs>(weights, tile.correction + row, source, channel, begin, end, values + channel,
+                               tile.value_stride);
     }
     for (; channel < head_dim; channel += kVecSize) {
-      add_values<Type, kRows, 1>(weights, tile.correction + row, source, channel, begin, end, values + channel,
-                                 tile.value_stride);
+      add_values<kRows, 1>(weights, tile.correction + row, source, channel, begin, end, values + channel,
+                           tile.value_stride);
     }
   });
 }
@@ -201,9 +251,9 @@ PAGEWIRE_INLINE KeyRange visible_keys(const AttentionRows& tile, int64_t row, in
 
 // Values of a block of rows: what all of them see together, the rest row by row. Rows are in token order, so that both
 // ends of their ranges only grow.
-template <typename Type>
-static void add_block_values(const AttentionRows& tile, int64_t row, int64_t rows, const StepSource<Type>& source,
-                             int64_t start, int64_t head_dim) {
+template <typename Source>
+static void add_block_values(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source, int64_t start,
+                             int64_t head_dim) {
   const int64_t row_end = row + rows;
   const int64_t begin = visible_keys(tile, row_end - 1, start).begin, end = visible_keys(tile, row, start).end;
   if (begin >= end) {
@@ -229,8 +279,8 @@ static void add_block_values(const AttentionRows& tile, int64_t row, int64_t row
 }
 
 // Rows [row_begin, row_end), each of which sees some of the step's keys, meet them.
-template <typename Type>
-static void attend_step(const AttentionRows& tile, int64_t row_begin, int64_t row_end, const StepSource<Type>& source,
+template <typename Source>
+static void attend_step(const AttentionRows& tile, int64_t row_begin, int64_t row_end, const Source& source,
                         int64_t start, int64_t head_dim) {
   for (int64_t row = row_begin; row < row_end; row += kRowBlock) {
     const int64_t rows = smaller(kRowBlock, row_end - row);
@@ -270,42 +320,58 @@ struct HeadCache {
   const int32_t* block_table;
   int64_t head, num_heads, head_dim, block_size;
 
-  int64_t block_offset(int64_t position) const {
-    return (block_table[position / block_size] * num_heads + head) * head_dim * block_size;
-  }
+  // Where a block's part of this head starts, in elements; index: in the block table.
+  int64_t block_offset(int64_t index) const { return (block_table[index] * num_heads + head) * head_dim * block_size; }
 };
 
-// Keys [begin, end) of a request, of one step, read where they lie: whole panels must lie in one block.
+// The keys of the step at `start` from `begin` on, read where they lie: whole panels must lie in one block. The request's
+// block table is read up to the block of key last_end - 1.
 template <typename Type>
-static StepSource<Type> direct_source(const HeadCache<Type>& cache, int64_t start, int64_t begin, int64_t end) {
-  StepSource<Type> source;
+static StepSource<Type, true> direct_source(const HeadCache<Type>& cache, int64_t start, int64_t begin,
+                                            int64_t last_end) {
+  StepSource<Type, true> source;
   source.key_stride = cache.block_size;
   source.value_stride = cache.head_dim;
-  for (int64_t panel = (begin - start) / kPanelKeys; panel < kStepPanels; ++panel) {
-    const int64_t position = start + panel * kPanelKeys;
-    if (position >= end) break;  // the block table may end here
-    const int64_t block = cache.block_offset(position), offset = position % cache.block_size;
-    source.keys[panel] = cache.keys + block + offset;
-    source.values[panel] = cache.values + block + offset * cache.head_dim;
+  const int64_t first = (begin - start) / kPanelKeys;
+  const int64_t count = divide_up(last_end - start, kPanelKeys);  // panels from here to the last key
+  int64_t position = start + first * kPanelKeys;
+  int64_t block = position / cache.block_size, offset = position % cache.block_size;
+  for (int64_t panel = first; panel < smaller(count, 2 * kStepPanels); ++panel) {
+    const int64_t element = cache.block_offset(block);
+    const typename Type::Element* const keys = cache.keys + element + offset;
+    const typename Type::Element* const values = cache.values + element + offset * cache.head_dim;
+    if (panel < kStepPanels) {
+      source.keys[panel] = source.next_keys[panel] = keys;  // fetching them once more does no harm
+      source.values[panel] = source.next_values[panel] = values;
+    } else {
+      source.next_keys[panel - kStepPanels] = keys;
+      source.next_values[panel - kStepPanels] = values;
+    }
+    offset += kPanelKeys;
+    if (offset == cache.block_size) {
+      offset = 0;
+      ++block;
+    }
   }
   return source;
 }
 
 // The same keys, converted to floats in the tile's work space.
 template <typename Type>
-static StepSource<Float32> converted_source(const HeadCache<Type>& cache, const AttentionRows& tile, int64_t start,
-                                            int64_t begin, int64_t end) {
-  StepSource<Float32> source;
+static StepSource<Float32, false> converted_source(const HeadCache<Type>& cache, const AttentionRows& tile,
+                                                   int64_t start, int64_t begin, int64_t end) {
+  StepSource<Float32, false> source;
   source.key_stride = kPanelKeys;
   source.value_stride = tile.channels;
   const int64_t head_dim = cache.head_dim, block_size = cache.block_size;
   for (int64_t panel = 0; panel < kStepPanels; ++panel) {
-    source.keys[panel] = tile.step_keys + panel * head_dim * kPanelKeys;
-    source.values[panel] = tile.step_values + panel * kPanelKeys * tile.channels;
+    source.keys[panel] = source.next_keys[panel] = tile.step_keys + panel * head_dim * kPanelKeys;
+    source.values[panel] = source.next_values[panel] = tile.step_values + panel * kPanelKeys * tile.channels;
   }
   for (int64_t position = begin; position < end;) {
     // As many keys as lie side by side in the cache and in the panel.
-    const int64_t block = cache.block_offset(position), offset = position % block_size, place = position - start;
+    const int64_t block = cache.block_offset(position / block_size), offset = position % block_size;
+    const int64_t place = position - start;
     const int64_t count = smaller(smaller(kVecSize - place % kVecSize, block_size - offset), end - position);
     const typename Type::Element* key = cache.keys + block + offset;
     float* keys = tile.step_keys + place / kPanelKeys * head_dim * kPanelKeys + place % kPanelKeys;
@@ -389,7 +455,8 @@ static void attend_split(const AttentionRows& tile, const HeadCache<Type>& cache
     const int64_t begin = larger(tile.key_begin[row_begin], start);
     const int64_t end = smaller(tile.key_end[row_end - 1], start + kKeyStep);
     if (is_direct) {
-      attend_step(tile, row_begin, row_end, direct_source(cache, start, begin, end), start, cache.head_dim);
+      const int64_t last_end = tile.key_end[tile.count - 1];
+      attend_step(tile, row_begin, row_end, direct_source(cache, start, begin, last_end), start, cache.head_dim);
     } else {
       attend_step(tile, row_begin, row_end, converted_source(cache, tile, start, begin, end), start, cache.head_dim);
     }
