@@ -7,6 +7,7 @@
 
 #include "../kernels/kernel_table.h"
 #include "../kernels/sampling.h"
+#include "../runtime/aligned_buffer.h"
 
 namespace pagewire {
 
@@ -44,13 +45,22 @@ class CandidateFinder {
   float reached_by(const ScoreRow& row, int64_t count);
   // Cut list_ to its first `count` tokens, in no order.
   void keep_best(int64_t count);
-  // Let list_ be the tokens of the smallest head that holds `top_p` of the row's probability, or more of them.
-  double gather_nucleus(const ScoreRow& row, double top_p);
-  // Cut list_ to its smallest head whose weights reach `target`, in no order.
-  void keep_nucleus(float largest, double target);
+  // The last token of the smallest head of the row that holds `top_p` of its probability.
+  Cutoff nucleus(const ScoreRow& row, double top_p);
+  // The same of the head that `head` ends and list_ holds.
+  Cutoff nucleus_of_list(const ScoreRow& row, const Cutoff& head, double top_p);
+  // Let list_ be some tokens among which the weights of the head that `head` ends reach `target`; returns the weight of
+  // those that come before them. weights_ are the row's.
+  double narrow(const ScoreRow& row, const Cutoff& head, double target);
+  // The token of list_ at which the weights reach `target`, `reached` being the weight of all that come before list_.
+  Cutoff border(float largest, double reached, double target);
+  // Let weights_ be those of list_: e^(score - largest). Their sum.
   double weigh(float largest);
+  // Let weights_ be those of the row.
+  void weigh_row(const ScoreRow& row);
 
   const KernelTable& kernels_;
+  AlignedBuffer found_;
   std::vector<Candidate> list_;
   std::vector<float> numbers_, weights_;
   std::vector<double> masses_;
