@@ -21,7 +21,8 @@ uint32_t phase_of(uint64_t tickets) { return static_cast<uint32_t>(tickets >> 32
 Team::Team(ThreadPool& pool, int thread, uint32_t phase)
     : pool_(pool), thread_(thread), num_threads_(pool.num_threads()), phase_(phase) {}
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(num_threads < 1 ? 1 : num_threads), shares_(static_cast<size_t>(num_threads_)) {
   entered_.store(kClosed);
   for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { work(thread); });
 }
@@ -36,7 +37,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run(const std::function<void(Team&)>& body) {
   std::lock_guard<std::mutex> lock(region_mutex_);
   body_ = &body;
-  first_phase_ = phase_of(tickets_.load());
+  first_phase_ = phase_.load();
   if (num_threads_ > 1) {
     entered_.store(0);
     region_.fetch_add(1);
@@ -71,12 +72,17 @@ void ThreadPool::work(int thread) {
   }
 }
 
-bool ThreadPool::take_tile(uint32_t phase, int64_t num_tiles, int64_t* tile) {
-  uint64_t tickets = tickets_.load();
-  while (phase_of(tickets) == phase && static_cast<int64_t>(tickets & 0xffffffffu) < num_tiles) {
-    if (tickets_.compare_exchange_weak(tickets, tickets + 1)) {
-      *tile = static_cast<int64_t>(tickets & 0xffffffffu);
-      return true;
+bool ThreadPool::take_tile(uint32_t phase, int thread, int64_t num_tiles, int64_t* tile) {
+  for (int i = 0; i < num_threads_; ++i) {
+    const int owner = (thread + i) % num_threads_;
+    const int64_t begin = owner * num_tiles / num_threads_, end = (owner + 1) * num_tiles / num_threads_;
+    std::atomic<uint64_t>& share = shares_[static_cast<size_t>(owner)].tickets;
+    uint64_t tickets = share.load();
+    while (phase_of(tickets) == phase && begin + static_cast<int64_t>(tickets & 0xffffffffu) < end) {
+      if (share.compare_exchange_weak(tickets, tickets + 1)) {
+        *tile = begin + static_cast<int64_t>(tickets & 0xffffffffu);
+        return true;
+      }
     }
   }
   return false;
@@ -85,14 +91,14 @@ bool ThreadPool::take_tile(uint32_t phase, int64_t num_tiles, int64_t* tile) {
 void ThreadPool::finish_tile(uint32_t phase, int64_t num_tiles) {
   if (num_done_.fetch_add(1) + 1 != static_cast<uint32_t>(num_tiles)) return;
   num_done_.store(0);
-  // The tickets last: with them the next phase begins, and may end before this thread goes on.
+  for (Share& share : shares_) share.tickets.store(ticket(phase + 1));
+  // The phase last: nobody comes to the next one before, so all its shares are there to be taken.
   phase_.store(phase + 1);
-  tickets_.store(ticket(phase + 1));
   announce(phase_);
 }
 
 void ThreadPool::wait_for_phase_end(uint32_t phase) {
-  wait_until(phase_, phase, [&] { return phase_of(tickets_.load()) != phase; });
+  wait_until(phase_, phase, [&] { return phase_.load() != phase; });
 }
 
 template <typename Changed>

@@ -1,10 +1,11 @@
 // The one pool of threads that a step runs on.
 //
 // A step is one parallel region: every thread runs the same function over the whole model. Its phases are cut into
-// tiles, taken from a shared counter; a phase is over when its last tile is done, not when every thread is there. So
-// a thread that the system took off its core holds the others up only by the tile that it is in: one that comes late
-// finds the phases that it missed done, and joins at the present one. Which thread computes a tile never changes a
-// bit of the result.
+// tiles. Each thread takes those of its own share first, in order, so that it reads memory in one direction and what
+// was fetched ahead is its own; then what is left of the others' shares. A phase is over when its last tile is done,
+// not when every thread is there. So a thread that the system took off its core holds the others up only by the tile
+// that it is in: one that comes late finds the phases that it missed done, and joins at the present one. Which thread
+// computes a tile never changes a bit of the result.
 //
 // Who waits spins for some microseconds, then sleeps: phases follow each other faster than a sleeper wakes, but the
 // cores are shared with other processes. A pool without work takes no time at all.
@@ -61,7 +62,7 @@ class ThreadPool {
   friend class Team;
 
   void work(int thread);
-  bool take_tile(uint32_t phase, int64_t num_tiles, int64_t* tile);
+  bool take_tile(uint32_t phase, int thread, int64_t num_tiles, int64_t* tile);
   void finish_tile(uint32_t phase, int64_t num_tiles);
   void wait_for_phase_end(uint32_t phase);
   template <typename Changed>
@@ -76,10 +77,14 @@ class ThreadPool {
   std::vector<std::thread> threads_;
 
   // Each on a cache line of its own: all threads write them all the time.
-  // The present phase in the high half, the next tile in the low one: a late thread can't take another phase's tile.
-  alignas(64) std::atomic<uint64_t> tickets_{0};
+  // A thread's share of the tiles: the present phase in the high half, the number taken in the low one. A late thread
+  // can't take another phase's tile.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> tickets{0};
+  };
+  std::vector<Share> shares_;
   alignas(64) std::atomic<uint32_t> num_done_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};  // the tickets' high half, for sleepers to look at
+  alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<uint32_t> region_{0};
   // Threads besides the caller that are in the body, and whether more may enter.
   alignas(64) std::atomic<uint32_t> entered_{0};
@@ -91,7 +96,7 @@ void Team::for_tiles(int64_t num_tiles, Tile&& tile) {
   if (num_tiles == 0) return;
   const uint32_t phase = phase_++;
   int64_t index;
-  while (pool_.take_tile(phase, num_tiles, &index)) {
+  while (pool_.take_tile(phase, thread_, num_tiles, &index)) {
     tile(index);
     pool_.finish_tile(phase, num_tiles);
   }
