@@ -110,7 +110,12 @@ def server_flags() -> list[Flag]:
 
 def bench_serve_flags() -> list[Flag]:
     """Return the flags of `pagewire bench serve`."""
-    return _nested_flags_of(BenchServeConfig, "bench")
+    return bench_flags(BenchServeConfig)
+
+
+def bench_flags(config: type) -> list[Flag]:
+    """Return the flags of one of the benchmarks, by its config's type: those of its dataset, then its own."""
+    return _nested_flags_of(config, "bench")
 
 
 def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
@@ -131,9 +136,25 @@ def build_server_config(given: Mapping[str, object]) -> ServerConfig:
     return _convert({field: value for field, value in given.items() if field in fields}, ServerConfig)
 
 
-def build_bench_serve_config(given: Mapping[str, object]) -> BenchServeConfig:
-    """Return the benchmark's config; arguments and errors as in `build_engine_config`."""
-    return _convert(_sorted_in(bench_serve_flags(), given, "bench"), BenchServeConfig)
+def build_bench_config(config: type[T], given: Mapping[str, object]) -> T:
+    """Return a benchmark's config; arguments and errors as in `build_engine_config`."""
+    return _convert(_sorted_in(bench_flags(config), given, "bench"), config)
+
+
+def spelled_out(flags: Iterable[Flag], given: Mapping[str, object]) -> list[str]:
+    """Return given values as arguments of a command line, for a command that starts another one."""
+    arguments: list[str] = []
+    for flag in flags:
+        value = given.get(flag.field)
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            arguments.append(flag.name if value else f"--no-{flag.name.removeprefix('--')}")
+        elif isinstance(value, tuple):
+            arguments += [part for each in value for part in (flag.name, str(each))]
+        else:
+            arguments += [flag.name, str(value)]
+    return arguments
 
 
 def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str, object]:

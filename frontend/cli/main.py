@@ -17,12 +17,12 @@ from pagewire.ipc.errors import ConfigError, StartError
 
 from .bench import bench_command
 from .command import CommandGroup, FlagCommand
-from .flags import build_engine_config, build_server_config, engine_flags, given_values, server_flags
+from .flags import build_engine_config, build_server_config, engine_flags, server_flags
+from .model import model_argument, values_with_model
 from .refused import explain_unknown_command
 
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-_SERVED_NAME = "--served-model-name"
 
 
 class Launcher(Protocol):
@@ -88,13 +88,9 @@ def _program(launcher: Launcher | None) -> click.Group:
     )
 
 
-def _model_argument() -> click.Argument:
-    return click.Argument(["model_tag"], required=False, metavar="[MODEL]")
-
-
 def _serve_command(launch: Callable[[], Launcher]) -> click.Command:
     def serve(model_tag: str | None, **_: Any) -> int:  # Any: the flags, read from the context with their sources
-        given = _collect(model_tag)
+        given = values_with_model(model_tag)
         server_config = build_server_config(given)
         if server_config.engine is not None:
             _refuse_engine_flags(server_config.engine, given)
@@ -103,19 +99,19 @@ def _serve_command(launch: Callable[[], Launcher]) -> click.Command:
 
     return FlagCommand(
         "serve", [*engine_flags(), *server_flags()], {"--listen": "pagewire engine", "--insecure": "pagewire engine"},
-        [_model_argument()], serve,
+        [model_argument()], serve,
         "Serve MODEL over HTTP with OpenAI's API. Without MODEL: the packaged SmolLM2-135M-Instruct.",
     )  # fmt: skip
 
 
 def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
     def engine(model_tag: str | None, listen: str, insecure: bool, **_: Any) -> int:  # Any: as above
-        given = _collect(model_tag)
+        given = values_with_model(model_tag)
         engine_config = build_engine_config(given)
         return launch().run_engine(engine_config, listen, insecure)
 
     params = [
-        _model_argument(),
+        model_argument(),
         click.Option(
             ["--listen"], required=True, metavar="ADDRESS", help="Where clients attach: ipc:///path or tcp://host:port."
         ),
@@ -128,24 +124,6 @@ def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
         "engine", engine_flags(), elsewhere, params, engine,
         "Run the engine for MODEL without HTTP. EngineClient, or `pagewire serve --engine ADDRESS`, attaches to it.",
     )  # fmt: skip
-
-
-def _collect(model_tag: str | None) -> dict[str, object]:
-    """Return the current command's given values by field name, with the positional MODEL as --model."""
-    ctx = click.get_current_context()
-    assert isinstance(ctx.command, FlagCommand)
-    given = given_values(ctx, ctx.command.flag_options)
-    if model_tag == "":
-        raise ConfigError("MODEL is empty; leave it out for the packaged SmolLM2-135M-Instruct.")
-    if model_tag is not None:
-        from_command_line = ctx.get_parameter_source("model") is click.core.ParameterSource.COMMANDLINE
-        if from_command_line and given["model"] != model_tag:
-            raise ConfigError(f"MODEL {model_tag} and --model {given['model']} differ; give one of them.")
-        given["model"] = model_tag
-    names = given.get("served_model_name")
-    if "model" not in given and isinstance(names, tuple) and len(names) > 1:
-        raise ConfigError(f"{_SERVED_NAME} took {' '.join(names)}, and no MODEL is left; give it as --model MODEL.")
-    return given
 
 
 def _refuse_engine_flags(address: str, given: Mapping[str, object]) -> None:

@@ -126,9 +126,30 @@ BENCH_SERVE = RefusedFlags(
     },
 )  # fmt: skip
 
+BENCH_OFFLINE = RefusedFlags(
+    not_yet={
+        **_NOT_YET,
+        "n": "one answer a request",
+        "use-beam-search": "beam search",
+        "profile": "see --profile-steps of `pagewire serve`",
+        "lora-path": "LoRA adapters",
+        "hf-subset": "the datasets are random, sharegpt and prefix_repetition",
+        "hf-split": "the datasets are random, sharegpt and prefix_repetition",
+        "prefix-len": "use --dataset-name prefix_repetition",
+        "random-prefix-len": "use --dataset-name prefix_repetition",
+    },
+    needless={
+        **_NEEDLESS,
+        "backend": "it measures this engine",
+        "dataset": "use --dataset-name and --dataset-path",
+        "async-engine": "the engine is always asynchronous",
+        "disable-detokenize": "the text of an answer is made once, at its end",
+    },
+)
+
 _COMMANDS_NOT_YET = ("chat", "complete", "run-batch", "collect-env", "launch")
 
-_BENCH_COMMANDS_NOT_YET = ("throughput", "latency", "startup", "kernels", "sweep", "mm-processor")
+_BENCH_COMMANDS_NOT_YET = ("sweep", "mm-processor")
 
 # Field -> word -> what to say of it; see Choice.
 REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {

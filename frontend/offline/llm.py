@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ import msgspec
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError, RequestError
-from pagewire.ipc.outputs import EngineInfo, TokenLogprobs
+from pagewire.ipc.outputs import EngineInfo, StepStats, TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..cli.flags import build_engine_config, engine_flags
@@ -143,6 +143,13 @@ class LLM:
         ]
         # The template writes the special tokens itself.
         return self._answer(prompts, sampling_params, priority, use_tqdm, add_special_tokens=False)
+
+    def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
+        """Have `listener` called with the engine's figures after each step.
+
+        It is called on the thread of the engine's client, so it must be quick.
+        """
+        self._generator.client.add_stats_listener(listener)
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pagewire.ipc.outputs import EngineInfo
+
+READY_AFTER = "ready after"
+_PHASE_LINE = re.compile(r"  (\S.*?) +(\d+\.\d\d) s$")
 
 
 class StartupReport:
@@ -31,10 +35,16 @@ class StartupReport:
         rows = [
             *self._phases,
             *((f"engine: {name}", seconds) for name, seconds in info.startup),
-            ("ready after", total_s),
+            (READY_AFTER, total_s),
         ]
         table = [f"  {name:<40} {seconds:7.2f} s" for name, seconds in rows]
         return ["startup (phases of different processes overlap):", *table, *describe_engine(info)]
+
+
+def read_phases(log_lines: Iterable[str]) -> dict[str, float]:
+    """Return the seconds of each phase, out of a log that holds the lines of a report."""
+    found = (_PHASE_LINE.search(line.rstrip()) for line in log_lines)
+    return {match[1]: float(match[2]) for match in found if match is not None}
 
 
 def describe_engine(info: EngineInfo) -> list[str]:

@@ -41,7 +41,8 @@ class LoadPoint(NamedTuple):
     def label(self) -> str:
         """As tables and plots show it."""
         rate = "" if math.isinf(self.request_rate) else f"{self.request_rate:g} req/s"
-        clients = "" if self.max_concurrency is None else f"{self.max_concurrency} clients"
+        plural = "" if self.max_concurrency == 1 else "s"
+        clients = "" if self.max_concurrency is None else f"{self.max_concurrency} client{plural}"
         return ", ".join(part for part in (clients, rate) if part) or "all at once"
 
 

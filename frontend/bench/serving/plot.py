@@ -66,6 +66,7 @@ def _draw(axes: Axes, rows: Sequence[ComparedRow], what: str, values_ms: Sequenc
             axes.annotate(row.point.label, (throughput, value), textcoords="offset points", xytext=(4, 4), fontsize=7)
     axes.set_xlabel("output tokens/s")
     axes.set_ylabel(what)
+    axes.margins(0.12)  # room for the labels
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pagewire.frontend.bench.offline.config import BenchThroughputConfig
 from pagewire.frontend.bench.serving.config import BenchServeConfig
-from pagewire.frontend.cli.bench import bench_command
+from pagewire.frontend.cli.bench import bench_command, offline_bench_flags
+from pagewire.frontend.cli.flags import bench_flags, build_bench_config, spelled_out
 from pagewire.frontend.cli.main import run
 
 
@@ -117,3 +119,43 @@ def test_what_can_not_be_met_is_one_line_and_exit_code_2(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert part in err
+
+
+def test_a_benchmark_of_an_engine_takes_the_engines_flags_too():
+    flags = {flag.field: flag for flag in offline_bench_flags(BenchThroughputConfig)}
+    assert {"num_prompts", "input_len", "max_num_seqs", "kv_cache_dtype", "seed"} <= flags.keys()
+    assert flags["seed"].section == "model"
+    given = {"seed": 3, "num_prompts": 7, "max_num_seqs": 5, "model": "m"}
+    config = build_bench_config(BenchThroughputConfig, given)
+    assert (config.dataset.seed, config.dataset.num_prompts) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["throughput", "--backend", "vllm"], "--backend is not needed: it measures this engine"),
+        (["throughput", "--quantization", "awq"], "--quantization is not supported yet"),
+        (["throughput", "--request-rate", "3"], "--request-rate is a flag of `pagewire bench serve`"),
+        (["throughput", "--num-prompts", "0"], "--num-prompts"),
+        (["latency", "--batch-size", "0"], "--batch-size"),
+        (["latency", "--temperature", "-1"], "--temperature -1 must be at least 0"),
+        (["startup", "--num-iters-cold", "0", "--num-iters-warm", "0"], "nothing to measure"),
+        (["kernels", "--output-json", "/no/such/file"], "/no/such is no folder"),
+        (["throughput", "/no/such/model"], "/no/such/model"),
+    ],
+)
+def test_what_the_other_benchmarks_can_not_do_is_one_line_too(
+    args: list[str], part: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["bench", *args]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
+
+
+def test_given_values_are_spelled_out_for_another_command():
+    flags = bench_flags(BenchServeConfig)
+    given = {"num_prompts": 5, "ignore_eos": True, "save_result": False, "goodput": ("ttft:5", "e2el:9"), "model": None}
+    assert spelled_out(flags, given) == [
+        "--num-prompts", "5", "--ignore-eos", "--goodput", "ttft:5", "--goodput", "e2el:9", "--no-save-result",
+    ]  # fmt: skip

@@ -154,7 +154,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["serve", "--kv-cache-dtype", "fp8"], "fp8 is not supported yet"),
         (["serve", "--device", "cuda"], "cuda is not supported yet"),
         (["serve", "--quantization", "awq"], "--quantization is not supported yet"),
-        (["bench", "throughput"], "the command bench throughput is not supported yet"),
+        (["bench", "sweep"], "the command bench sweep is not supported yet"),
         (["bench", "srve"], "did you mean serve?"),
         (["bench", "--port", "1"], "--port is a flag of `pagewire bench serve`."),
         (["chat"], "chat is not supported yet"),

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from pagewire.frontend.bench.offline.config import BenchLatencyConfig, BenchStartupConfig, BenchThroughputConfig
+from pagewire.frontend.cli.bench import offline_bench_flags
 from pagewire.frontend.cli.flags import Flag, bench_serve_flags, engine_flags, server_flags
 from pagewire.frontend.cli.refused import (
+    BENCH_OFFLINE,
     BENCH_SERVE,
     SERVING,
     RefusedFlags,
@@ -16,7 +19,14 @@ KNOWN = [flag.name for flag in [*engine_flags(), *server_flags()]]
 
 
 @pytest.mark.parametrize(
-    ("flags", "refused"), [([*engine_flags(), *server_flags()], SERVING), (bench_serve_flags(), BENCH_SERVE)]
+    ("flags", "refused"),
+    [
+        ([*engine_flags(), *server_flags()], SERVING),
+        (bench_serve_flags(), BENCH_SERVE),
+        (offline_bench_flags(BenchThroughputConfig), BENCH_OFFLINE),
+        (offline_bench_flags(BenchLatencyConfig), BENCH_OFFLINE),
+        (offline_bench_flags(BenchStartupConfig), BENCH_OFFLINE),
+    ],
 )
 def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: RefusedFlags):
     built = {flag.name.removeprefix("--") for flag in flags}
@@ -57,6 +67,6 @@ def test_each_command_refuses_its_own_flags():
     assert explain_unknown_flag("--quantization", [], {}, BENCH_SERVE) == "unknown flag --quantization."
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "startup", "kernels", "sweep", "mm-processor"])
+@pytest.mark.parametrize("name", ["sweep", "mm-processor"])
 def test_benchmarks_that_are_not_built_are_refused_by_name(name: str):
     assert explain_unknown_benchmark(name, ["serve"]) == f"the command bench {name} is not supported yet."

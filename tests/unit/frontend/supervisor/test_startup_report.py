@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from pagewire.frontend.supervisor.startup_report import StartupReport, describe_engine
+from pagewire.frontend.supervisor.startup_report import StartupReport, describe_engine, read_phases
 from tests.support.fake_core import engine_info
 
 
@@ -36,3 +36,13 @@ def test_blocks_are_counted_where_they_lie(device: str, expected: str):
     lines = describe_engine(info)
     assert expected in lines
     assert any("480 tokens" in line and "4.8 requests" in line for line in lines)
+
+
+def test_phases_can_be_read_back_from_a_log():
+    report = StartupReport()
+    with report.phase("find the model"):
+        pass
+    lines = [f"INFO 11-29 18:29:39 [frontend] {line}\n" for line in report.lines(engine_info(startup=(("w", 1.25),)))]
+    phases = read_phases([*lines, "INFO 11-29 18:29:39 [frontend] ready: serving http://x\n"])
+    assert list(phases) == ["find the model", "engine: w", "ready after"]
+    assert phases["engine: w"] == 1.25

@@ -43,7 +43,7 @@ def test_one_load_makes_a_row_a_server_and_unknown_figures_a_dash():
 
 def test_a_sweep_has_a_column_for_the_load():
     table = comparison_table(compare([run(A, ONE), run(A, FOUR)]))
-    assert [line.split()[1:3] for line in table.splitlines()[1:3]] == [["1", "clients"], ["4", "clients"]]
+    assert [line.split()[1:3] for line in table.splitlines()[1:3]] == [["1", "client"], ["4", "clients"]]
 
 
 def test_rounds_become_medians_and_failures_add_up():
@@ -60,7 +60,7 @@ def test_a_round_in_which_a_server_said_nothing_is_passed_over():
 
 def test_a_run_is_told_when_it_ends():
     assert run_line(run(A, number=1)) == (
-        "a, 1 clients, round 2: 50.0 output tok/s, TTFT p50 2.0 ms, ITL p50 6.0 ms, 1 failed"
+        "a, 1 client, round 2: 50.0 output tok/s, TTFT p50 2.0 ms, ITL p50 6.0 ms, 1 failed"
     )
 
 

@@ -171,7 +171,7 @@ async def test_a_sweep_is_a_row_a_load_and_saved_with_every_run(tmp_path: Path):
         _, output = await bench(
             server, sweep_concurrency="1,2", save_result=True, result_dir=str(tmp_path), result_filename="x.json"
         )
-    assert [line for line in output.splitlines() if "1 clients" in line][-1].startswith(server.url)
+    assert [line for line in output.splitlines() if "1 client " in line][-1].startswith(server.url)
     runs = json.loads((tmp_path / "x.json").read_text())["runs"]
     assert [run["max_concurrency"] for run in runs] == [1, 2]
     assert [run["completed"] for run in runs] == [4, 4]
