@@ -35,7 +35,7 @@ def serving(model: str, *flags: str) -> Iterator[Served]:
     process = subprocess.Popen([*command, "--log-level", "warning", *flags])
     url = f"http://127.0.0.1:{port}"
     try:
-        while not _is_healthy(url):
+        while not is_healthy(url):
             if process.poll() is not None:
                 raise RuntimeError(f"the server ended with exit code {process.returncode}")
             time.sleep(0.02)
@@ -54,7 +54,8 @@ def children_of(pid: int) -> list[int]:
     ]
 
 
-def _is_healthy(url: str) -> bool:
+def is_healthy(url: str) -> bool:
+    """Whether the server's /health says that it is."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5):
             return True
