@@ -79,7 +79,7 @@ class NativeBuild:
         probe = [*self.compiler, *flags, "-x", "c++", "-fsyntax-only", "-"]
         known = subprocess.run(probe, input=b"int x;", capture_output=True, check=False).returncode == 0
         if not known:
-            print(f"{self.compiler[0]} does not know {' '.join(flags)}: built without the kernels for {name}")
+            report(f"{self.compiler[0]} does not know {' '.join(flags)}: built without the kernels for {name}\n")
         return known
 
     def _compile(self, source: Path, flags: list[str]) -> Path:
@@ -163,7 +163,13 @@ def run(command: list[str]) -> None:
         raise CompileError(f"{command[0]} can't be run: {exc.strerror}") from exc
     if done.returncode:
         raise CompileError(f"exit code {done.returncode} of {shlex.join(command)}\n{done.stdout}{done.stderr}")
-    print(done.stdout + done.stderr, end="", flush=True)
+    report(done.stdout + done.stderr)
+
+
+def report(text: str) -> None:
+    """Write to the build's output."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 class BuildKernels(build_ext):

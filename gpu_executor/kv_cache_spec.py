@@ -36,7 +36,7 @@ class LayerKVCache(NamedTuple):
     """The paged memory of one layer.
 
     Attributes:
-        key: [num_blocks, num_kv_heads, block_size, head_dim], KV dtype, contiguous.
+        key: [num_blocks, ...], KV dtype, contiguous; `Ops.kv_cache_shape` says the rest.
         value: like `key`.
     """
 

@@ -82,7 +82,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     device = torch.device("cpu")
     with startup.phase("model configuration"):
         model_config = load_model_config(Path(config.model.model_path or config.model.model))
-        ops = select_ops(config.model.kernels)
+        ops = _select_ops(config, host)
         dtype = resolve_dtype(config.model.dtype, model_config, device, ops)
         dtypes = describe_dtypes(dtype, model_config, ops)
         kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, compute_dtype(dtype, ops), device)
@@ -119,6 +119,21 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         memory=budget,
     )
     return LoadedExecutor(runner=runner, ready=ready)
+
+
+def _select_ops(config: EngineConfig, host: HostLimits) -> Ops:
+    """Return the kernels, with the machine's cores divided: only one pool of threads may use them."""
+    options, num_cpus = config.model, host.num_cpus()
+    ops = select_ops(
+        options.kernels,
+        num_threads=options.cpu_threads or num_cpus,
+        instruction_set=options.cpu_instruction_set,
+    )
+    # Kernels with threads of their own leave torch little to do. For the reference ops: torch's own number is what
+    # OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
+    torch.set_num_threads(1 if ops.has_own_threads else min(torch.get_num_threads(), num_cpus))
+    logger.info("kernels: %s", ops.describe())
+    return ops
 
 
 def resolve_kv_dtype(requested: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:

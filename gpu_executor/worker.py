@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 
-import torch
-
 from pagewire.ipc.errors import NotFound
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
@@ -56,8 +54,6 @@ class Worker:
 
     def _load(self, message: LoadModel) -> ExecutorReady:
         self._epoch = message.executor_epoch
-        # torch's own number is what OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
-        torch.set_num_threads(min(torch.get_num_threads(), self._host.num_cpus()))
         loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
         self._runner = loaded.runner
         # What was made up to now lives as long as the process: the collector need not walk it again and again.

@@ -43,7 +43,16 @@ class ModelOptions(_Config, frozen=True, kw_only=True):
     ] = None
     seed: Annotated[int | None, Meta(description="Makes the seeds of requests that bring none reproducible.")] = None
     device: Annotated[Literal["auto", "cpu"], Meta(description="Where the model runs.")] = "auto"
-    kernels: Annotated[Literal["auto", "reference"], Meta(description="Backend of the ops.")] = "auto"
+    kernels: Annotated[
+        Literal["auto", "cpu", "reference"],
+        Meta(description="Backend of the ops. cpu: compiled kernels; reference: torch, slow, runs anywhere."),
+    ] = "auto"
+    cpu_threads: Annotated[
+        int | None, Meta(description="Threads of the CPU kernels. Default: the CPUs that this process may use.")
+    ] = None
+    cpu_instruction_set: Annotated[
+        str, Meta(description="Instructions of the CPU kernels: avx2, portable, ... auto: the best that the CPU has.")
+    ] = "auto"
     generation_config: Annotated[
         Literal["auto", "vllm"],
         Meta(description="auto: sampling defaults from the model's generation_config.json; vllm: OpenAI's defaults."),
@@ -57,6 +66,8 @@ class ModelOptions(_Config, frozen=True, kw_only=True):
             raise ConfigError(
                 f"--max-model-len {self.max_model_len} leaves no room for a prompt and a token; give 2 or more."
             )
+        if self.cpu_threads is not None and not 1 <= self.cpu_threads <= 1024:
+            raise ConfigError(f"--cpu-threads {self.cpu_threads} must be from 1 to 1024.")
 
 
 class CacheConfig(_Config, frozen=True, kw_only=True):

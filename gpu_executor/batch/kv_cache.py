@@ -8,7 +8,7 @@ import torch
 
 from pagewire.ipc.errors import MachineError
 
-from ..kernels.ops import Ops
+from ..kernels.ops import KVCacheShape, Ops
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 
 
@@ -24,7 +24,7 @@ class KVCache:
         block_size: tokens a block holds.
         dtype: of stored keys and values.
         device: where the memory lies.
-        ops: copies blocks; only backends know the physical order.
+        ops: says the tensors' shapes and copies blocks; only backends know the physical order.
 
     Raises:
         MachineError: the device does not give the memory.
@@ -45,7 +45,9 @@ class KVCache:
         self._device = device
         self._ops = ops
         try:
-            self.layers = [_allocate_layer(spec, num_blocks, block_size, dtype, device) for spec in specs]
+            self.layers = [
+                _allocate_layer(ops.kv_cache_shape(spec, num_blocks, block_size), dtype, device) for spec in specs
+            ]
         except RuntimeError as exc:  # torch's answer when an allocation fails; torch.OutOfMemoryError is one too
             num_bytes = num_blocks * bytes_per_block(specs, block_size, dtype)
             raise MachineError(
@@ -74,10 +76,8 @@ def bytes_per_block(specs: Sequence[KVCacheSpec], block_size: int, dtype: torch.
     return block_size * sum(spec.bytes_per_token(dtype) for spec in specs)
 
 
-def _allocate_layer(
-    spec: KVCacheSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> LayerKVCache:
-    shape = (num_blocks, spec.num_kv_heads, block_size, spec.head_dim)
+def _allocate_layer(shape: KVCacheShape, dtype: torch.dtype, device: torch.device) -> LayerKVCache:
     return LayerKVCache(
-        key=torch.empty(shape, dtype=dtype, device=device), value=torch.empty(shape, dtype=dtype, device=device)
+        key=torch.empty(shape.key, dtype=dtype, device=device),
+        value=torch.empty(shape.value, dtype=dtype, device=device),
     )

@@ -195,3 +195,11 @@ class MLPWeights:
     norm_eps: float
     gate_up: LinearWeight
     down: LinearWeight
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayerWeights:
+    """What one decoder layer computes with: attention, then the feed-forward block."""
+
+    attention: AttentionWeights
+    mlp: MLPWeights

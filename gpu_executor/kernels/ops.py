@@ -1,8 +1,8 @@
 """The op list: everything that a model may ask of a device, one signature each.
 
 A backend is a subclass of `Ops`, chosen once at start by `select_ops` and handed to the model's layers, which call it
-and never ask which it is. The small ops must be written by every backend. The two blocks are composed from them here;
-a backend that gains by fusing a whole block overrides the block.
+and never ask which it is. The small ops must be written by every backend. The blocks, and the stack of all layers, are
+composed from them here; a backend that gains by fusing a whole block, or all of them, overrides it.
 
 Every op keeps rows apart: a token's result has the same bits whatever other tokens share the call, however its
 request was cut into chunks, and whatever lies in KV blocks that are not its own.
@@ -10,8 +10,10 @@ request was cut into chunks, and whatever lies in KV blocks that are not its own
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +21,20 @@ from torch import Tensor
 from pagewire.ipc.errors import ConfigError
 
 from ..batch.forward_metadata import ForwardMetadata
-from ..kv_cache_spec import LayerKVCache
+from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from .draws import DrawRow, OutputRows, RowLogprobs
-from .layouts import AttentionWeights, LinearWeight, MLPWeights, RotaryTable
+from .layouts import AttentionWeights, DecoderLayerWeights, LinearWeight, MLPWeights, RotaryTable
 from .reference import draws as reference_draws
 from .reference import logprobs as reference_logprobs
+
+logger = logging.getLogger(__name__)
+
+
+class KVCacheShape(NamedTuple):
+    """The shapes of one layer's paged tensors."""
+
+    key: tuple[int, ...]
+    value: tuple[int, ...]
 
 
 class Ops(ABC):
@@ -34,11 +45,17 @@ class Ops(ABC):
         keeps_quantized_weights: products take the grouped 4-bit and 8-bit layouts; otherwise loaders unpack them.
         has_float32_activations: activations are float32, whatever the weights are stored in; otherwise they have the
             dtype of the dense weights.
+        has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
     """
 
     name: str
     keeps_quantized_weights: bool = False
     has_float32_activations: bool = False
+    has_own_threads: bool = False
+
+    def describe(self) -> str:
+        """Return what runs the ops, for people."""
+        return self.name
 
     def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
         """Bring a weight into the order in which this backend's products read it.
@@ -53,6 +70,14 @@ class Ops(ABC):
             A weight that this backend's `linear` and `embedding` take: by default, the canonical one.
         """
         return weight
+
+    def kv_cache_shape(self, spec: KVCacheSpec, num_blocks: int, block_size: int) -> KVCacheShape:
+        """Return the shapes of a layer's paged memory, in the order that this backend keeps keys and values in.
+
+        The first dimension is the block; only `store_kv`, `paged_attention` and `decoder_stack` know the others.
+        """
+        shape = (num_blocks, spec.num_kv_heads, block_size, spec.head_dim)
+        return KVCacheShape(key=shape, value=shape)
 
     @abstractmethod
     def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
@@ -186,6 +211,31 @@ class Ops(ABC):
             destination: [num_copies] int64 block ids, no two alike.
         """
 
+    def decoder_stack(
+        self,
+        hidden: Tensor,
+        layers: Sequence[DecoderLayerWeights],
+        kv_caches: Sequence[LayerKVCache],
+        metadata: ForwardMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """Run decoder layers one after the other.
+
+        Args:
+            hidden: [num_tokens, hidden_size], compute dtype: the residual stream before the first layer.
+            layers: at least one. A backend may keep what it makes of them: the same sequence must come every time.
+            kv_caches: the paged memory of each layer; likewise.
+            metadata: the step.
+
+        Returns:
+            The last block's output, not yet added, and the residual.
+        """
+        residual = None
+        for layer, kv_cache in zip(layers, kv_caches, strict=True):
+            hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
+            hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
+        assert residual is not None, "a model has at least one layer"
+        return hidden, residual
+
     def attention_block(
         self,
         hidden: Tensor,
@@ -294,18 +344,32 @@ class Ops(ABC):
         return self.add_rms_norm(hidden, residual, weight, eps)
 
 
-def select_ops(name: str) -> Ops:
+def select_ops(name: str, *, num_threads: int = 1, instruction_set: str = "auto") -> Ops:
     """Return the backend of that name: the one place where a backend is chosen.
 
     Args:
-        name: "reference" (plain torch, runs anywhere), or "auto": the fastest that this machine has.
+        name: "cpu" (compiled kernels), "reference" (plain torch, runs anywhere), or "auto": the fastest that this
+            machine has.
+        num_threads: that compiled kernels run on.
+        instruction_set: of compiled kernels; "auto": the best that the CPU has.
 
     Raises:
-        ConfigError: if there is no such backend.
+        ConfigError: if there is no such backend, or it can't run here.
+        MachineError: if the compiled kernels are older than their sources.
     """
     # A backend may need a compiled extension or a GPU library: it is imported only when it is the one.
+    if name in ("auto", "cpu"):
+        from .cpu.cpu_ops import CpuOps
+        from .cpu.native_library import LibraryMissing
+
+        try:
+            return CpuOps(num_threads, instruction_set)
+        except LibraryMissing as exc:
+            if name == "cpu":
+                raise ConfigError(f"--kernels cpu: {exc}.", param="kernels") from exc
+            logger.warning("running on the reference kernels, which are many times slower: %s", exc)
+    elif name != "reference":
+        raise ConfigError(f"kernels {name!r} are unknown: use auto, cpu or reference", param="kernels")
     from .reference.reference_ops import ReferenceOps
 
-    if name in ("auto", "reference"):
-        return ReferenceOps()
-    raise ConfigError(f"kernels {name!r} are unknown: use auto or reference", param="kernels")
+    return ReferenceOps()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
-
 from pagewire.checkpoint.model_config import LayerKind, ModelConfig
 
-from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.layouts import AttentionWeights, RotaryTable
-from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_cache_spec import KVCacheSpec
 from .build_context import BuildContext
 from .linear import FusedLinear, Linear, Shard
 from .rms_norm import RMSNorm
@@ -46,7 +43,6 @@ class Attention:
         self._config = config
         self._kind = config.layer_kinds[layer_index]
         self._rotary = rotary
-        self._ops = context.ops
         name, head_dim, eps = f"{prefix}.self_attn", config.head_dim, config.rms_norm_eps
         query_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
         self.norm = RMSNorm(f"{prefix}.input_layernorm", config.hidden_size, eps, context)
@@ -60,7 +56,6 @@ class Attention:
         self.output = Linear(name, "o_proj", config.hidden_size, query_size, has_bias=output_bias, context=context)
         self.query_norm = RMSNorm(f"{name}.q_norm", head_dim, eps, context) if qk_norm else None
         self.key_norm = RMSNorm(f"{name}.k_norm", head_dim, eps, context) if qk_norm else None
-        self._weights: AttentionWeights | None = None
 
     @property
     def kv_cache_spec(self) -> KVCacheSpec:
@@ -85,10 +80,10 @@ class Attention:
             if norm is not None:
                 yield from norm.weight_targets()
 
-    def finish_loading(self) -> None:
-        """Gather the loaded parameters for the kernels."""
+    def weights(self) -> AttentionWeights:
+        """Gather the loaded parameters for the kernels: `Ops.attention_block` runs them."""
         config = self._config
-        self._weights = AttentionWeights(
+        return AttentionWeights(
             norm=self.norm.weight,
             norm_eps=self.norm.eps,
             qkv=self.qkv.weight,
@@ -102,10 +97,3 @@ class Attention:
             scale=config.head_dim**-0.5,
             sliding_window=self._sliding_window,
         )
-
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, kv_cache: LayerKVCache, metadata: ForwardMetadata
-    ) -> tuple[Tensor, Tensor]:
-        """Run the block; see `Ops.attention_block`."""
-        assert self._weights is not None, "weights are loaded before the first step"
-        return self._ops.attention_block(hidden, residual, self._weights, kv_cache, metadata)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
-
 from pagewire.checkpoint.model_config import ModelConfig
 
 from ..kernels.layouts import MLPWeights
@@ -35,8 +33,6 @@ class MLP:
             context=context,
         )
         self.down = Linear(name, "down_proj", hidden_size, intermediate_size, has_bias=config.mlp_bias, context=context)
-        self._ops = context.ops
-        self._weights: MLPWeights | None = None
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this block."""
@@ -44,13 +40,8 @@ class MLP:
         yield from self.gate_up.weight_targets()
         yield from self.down.weight_targets()
 
-    def finish_loading(self) -> None:
-        """Gather the loaded parameters for the kernels."""
-        self._weights = MLPWeights(
+    def weights(self) -> MLPWeights:
+        """Gather the loaded parameters for the kernels: `Ops.mlp_block` runs them."""
+        return MLPWeights(
             norm=self.norm.weight, norm_eps=self.norm.eps, gate_up=self.gate_up.weight, down=self.down.weight
         )
-
-    def forward(self, hidden: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the block; see `Ops.mlp_block`."""
-        assert self._weights is not None, "weights are loaded before the first step"
-        return self._ops.mlp_block(hidden, residual, self._weights)

@@ -20,7 +20,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
-from ..kernels.layouts import RotaryTable
+from ..kernels.layouts import DecoderLayerWeights, RotaryTable
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..layers.attention import Attention
 from ..layers.build_context import BuildContext
@@ -41,6 +41,8 @@ class LlamaForCausalLM:
     """
 
     def __init__(self, config: ModelConfig, context: BuildContext, max_model_len: int) -> None:
+        self._ops = context.ops
+        self._layer_weights: tuple[DecoderLayerWeights, ...] = ()
         rotary = build_rotary_table(config, max_model_len, context.device)
         self.embedding = VocabEmbedding("model.embed_tokens", config.vocab_size, config.hidden_size, context)
         self.layers = [
@@ -74,10 +76,8 @@ class LlamaForCausalLM:
 
     def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
         """See `Model.forward`."""
-        hidden, residual = self.embedding.forward(input_ids), None
-        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
-            hidden, residual = layer.forward(hidden, residual, kv_cache, metadata)
-        assert residual is not None, "a model has at least one layer"
+        hidden = self.embedding.forward(input_ids)
+        hidden, residual = self._ops.decoder_stack(hidden, self._layer_weights, kv_caches, metadata)
         hidden, _ = self.norm.forward_add(hidden, residual)
         return hidden
 
@@ -104,9 +104,7 @@ class LlamaForCausalLM:
 
     def finish_loading(self) -> None:
         """See `Model.finish_loading`."""
-        for layer in self.layers:
-            layer.attention.finish_loading()
-            layer.mlp.finish_loading()
+        self._layer_weights = tuple(layer.weights() for layer in self.layers)
 
 
 class DecoderLayer:
@@ -116,12 +114,9 @@ class DecoderLayer:
         self.attention = attention
         self.mlp = mlp
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, kv_cache: LayerKVCache, metadata: ForwardMetadata
-    ) -> tuple[Tensor, Tensor]:
-        """Run one layer: [num_tokens, hidden_size] each, the output and the stream that it is to be added to."""
-        hidden, residual = self.attention.forward(hidden, residual, kv_cache, metadata)
-        return self.mlp.forward(hidden, residual)
+    def weights(self) -> DecoderLayerWeights:
+        """Gather the loaded parameters for the kernels: `Ops.decoder_stack` runs the layers."""
+        return DecoderLayerWeights(attention=self.attention.weights(), mlp=self.mlp.weights())
 
 
 def layer_name(layer_index: int) -> str:

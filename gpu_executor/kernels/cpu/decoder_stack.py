@@ -1,0 +1,95 @@
+"""All decoder layers as one native call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pagewire.ipc.errors import EngineError, MachineError
+
+from ...batch.forward_metadata import ForwardMetadata
+from ...kv_cache_spec import LayerKVCache
+from ..layouts import DecoderLayerWeights, LinearWeight
+from .engine import NativeEngine
+from .native_library import CacheView, LayerView, LinearView
+from .packed_weight import PackedWeight
+from .step_views import address, view_cache, view_step
+
+
+class NativeDecoderStack:
+    """The layers' weights and paged memory as the library sees them, and the library's work space for them.
+
+    Args:
+        engine: runs it.
+        layers: first to last, their weights packed; the object keeps them.
+        kv_caches: one a layer, likewise.
+    """
+
+    def __init__(
+        self, engine: NativeEngine, layers: Sequence[DecoderLayerWeights], kv_caches: Sequence[LayerKVCache]
+    ) -> None:
+        self.layers = layers
+        self.kv_caches = kv_caches
+        self._engine = engine
+        self._vectors: list[Tensor] = []  # what the views point to besides
+        views = (LayerView * len(layers))(*(self._view(layer) for layer in layers))
+        self._caches = (CacheView * len(kv_caches))(*(view_cache(cache) for cache in kv_caches))
+        self._handle: int = engine.library.pagewire_stack_create(engine.handle, views, len(layers))
+        if self._handle is None:
+            raise MachineError("No memory for the work space of the decoder layers: free memory on this machine.")
+        weakref.finalize(self, engine.library.pagewire_stack_destroy, self._handle)
+
+    @property
+    def work_bytes(self) -> int:
+        """Bytes of the work space, as the largest step has left it."""
+        return int(self._engine.library.pagewire_stack_work_bytes(self._handle))
+
+    def run(self, hidden: Tensor, metadata: ForwardMetadata) -> tuple[Tensor, Tensor]:
+        """Run the layers; see `Ops.decoder_stack`."""
+        output, residual = torch.empty_like(hidden), torch.empty_like(hidden)
+        status = self._engine.library.pagewire_stack_run(
+            self._handle, view_step(metadata), self._caches, address(hidden), address(output), address(residual)
+        )
+        if status:
+            raise EngineError(
+                f"no memory for the work space of a step of {hidden.shape[0]} tokens: lower --max-num-batched-tokens"
+            )
+        return output, residual
+
+    def _view(self, layer: DecoderLayerWeights) -> LayerView:
+        attention, mlp = layer.attention, layer.mlp
+        return LayerView(
+            qkv=_linear(attention.qkv),
+            output=_linear(attention.output),
+            gate_up=_linear(mlp.gate_up),
+            down=_linear(mlp.down),
+            attention_norm=self._vector(attention.norm),
+            mlp_norm=self._vector(mlp.norm),
+            query_norm=self._vector(attention.query_norm),
+            key_norm=self._vector(attention.key_norm),
+            rotary_cos=self._vector(attention.rotary.cos),
+            rotary_sin=self._vector(attention.rotary.sin),
+            num_heads=attention.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            rotary_dim=attention.rotary.rotary_dim,
+            sliding_window=attention.sliding_window or 0,
+            attention_norm_eps=attention.norm_eps,
+            mlp_norm_eps=mlp.norm_eps,
+            scale=attention.scale,
+        )
+
+    def _vector(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        kept = tensor.to(torch.float32).contiguous()
+        self._vectors.append(kept)
+        return kept.data_ptr()
+
+
+def _linear(weight: LinearWeight) -> LinearView:
+    assert isinstance(weight, PackedWeight), "weights are packed at load (Ops.prepare_weight)"
+    return weight.view
