@@ -9,7 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from pagewire.ipc.errors import EngineError
+from pagewire.ipc.errors import EngineError, ErrorInfo
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.steps import ExecuteStep, RowResult, ScheduledRow, StepResult
 
@@ -17,7 +17,7 @@ from .batch.input_batch import InputBatch, PromptSpan, StepInputs
 from .batch.kv_cache import KVCache
 from .batch.step_plan import StepPlan
 from .models.base import Model
-from .sampling.sampler import Draw, Drawn, Sampler
+from .sampling.sampler import Draw, Sampler
 
 # Rows of logits that exist at once for prompt logprobs: a chunk of 512 positions over a vocabulary of 150,000 would
 # take 300 MiB in one piece.
@@ -50,6 +50,16 @@ class ModelRunner:
         self._clock = clock
 
     @property
+    def model(self) -> Model:
+        """The model."""
+        return self._model
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws the tokens."""
+        return self._sampler
+
+    @property
     def batch(self) -> InputBatch:
         """The rows held."""
         return self._batch
@@ -73,52 +83,53 @@ class ModelRunner:
         self._kv_cache.copy_blocks(step.block_copies)
         self._batch.add(plan.new_rows.values())
         results = self._compute(plan) if plan.rows else {}
-        results |= {row_id: RowResult(row_id=row_id, error=error) for row_id, error in plan.errors.items()}
         return StepResult(
             executor_epoch=step.executor_epoch,
             step_id=step.step_id,
-            rows=_in_step_order(step, results),
+            rows=_with_errors(step, results, plan.errors) if plan.errors else list(results.values()),
             step_s=self._clock() - started,
         )
 
     def _compute(self, plan: StepPlan) -> dict[int, RowResult]:
-        """Run the model over the plan's rows; return the results of those that have one."""
+        """Run the model over the plan's rows; return the results of those that have one, in order."""
         rows = plan.rows
         inputs = self._batch.build_inputs(rows)
         hidden = self._model.forward(inputs.input_ids, inputs.metadata, self._kv_cache.layers)
-        results = {row.row_id: RowResult(row_id=row.row_id) for row in rows if row.num_draws}
         # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
-        for span in inputs.prompt_spans:
-            row_id = rows[span.row].row_id
-            results[row_id] = self._prompt_logprobs(hidden, row_id, span)
-        for row, drawn in self._draw(hidden, rows, inputs):
-            result = results[row.row_id]
-            if result.error is None:
-                results[row.row_id] = msgspec.structs.replace(
-                    result, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error
-                )
-        return results
+        of_prompt = {
+            rows[span.row].row_id: self._prompt_logprobs(hidden, rows[span.row].row_id, span)
+            for span in inputs.prompt_spans
+        }
+        drawn = self._draw(hidden, rows, inputs)
+        if not of_prompt:
+            return drawn
+        return {
+            row.row_id: _joined(of_prompt.get(row.row_id), drawn.get(row.row_id))
+            for row in rows
+            if row.row_id in of_prompt or row.row_id in drawn
+        }
 
-    def _draw(
-        self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs
-    ) -> list[tuple[ScheduledRow, Drawn]]:
-        """Draw for the rows that ask for it and append each row's token to it."""
+    def _draw(self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs) -> dict[int, RowResult]:
+        """Draw for the rows that ask for it and append each row's token to it; return their results, in order."""
         drawing = [rows[i] for i in inputs.draw_rows]
         if not drawing:
-            return []
+            return {}
         draws = [
             Draw(self._batch.sampling_of(row.row_id), self._batch.history_of(row.row_id), row.num_draws)
             for row in drawing
         ]
-        if len(drawing) != hidden.shape[0]:
+        if len(drawing) != hidden.shape[0]:  # otherwise each token is a row that draws
             hidden = hidden[inputs.metadata.logits_indices[: len(drawing)]]
         kept_rows = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
         output = self._model.choose_tokens(hidden, self._sampler.vocab_size, kept_rows)
-        results = self._sampler.sample(output, draws)
-        for row, drawn in zip(drawing, results, strict=True):
+        results = {}
+        for row, drawn in zip(drawing, self._sampler.sample(output, draws), strict=True):
             if drawn.error is None:
                 self._batch.append_token(row.row_id, drawn.token_ids[0])
-        return list(zip(drawing, results, strict=True))
+            results[row.row_id] = RowResult(
+                row_id=row.row_id, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error
+            )
+        return results
 
     def _prompt_logprobs(self, hidden: Tensor, row_id: int, span: PromptSpan) -> RowResult:
         """Return the logprobs of a span's prompt tokens, or why there are none."""
@@ -136,7 +147,20 @@ class ModelRunner:
         return RowResult(row_id=row_id, prompt_logprobs=logprobs, prompt_logprobs_start=span.start)
 
 
-def _in_step_order(step: ExecuteStep, results: dict[int, RowResult]) -> list[RowResult]:
+def _joined(of_prompt: RowResult | None, drawn: RowResult | None) -> RowResult:
+    """Return what a row got of both kinds; an error in its prompt stands alone."""
+    if of_prompt is None or drawn is None:
+        result = of_prompt or drawn
+        assert result is not None, "a row is listed for one of the two"
+        return result
+    if of_prompt.error is not None:
+        return of_prompt
+    return msgspec.structs.replace(of_prompt, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error)
+
+
+def _with_errors(step: ExecuteStep, results: dict[int, RowResult], errors: dict[int, ErrorInfo]) -> list[RowResult]:
+    """Return all results in the order of the step's rows, those of the rows that failed their checks among them."""
+    results = results | {row_id: RowResult(row_id=row_id, error=error) for row_id, error in errors.items()}
     # A new row that failed may not be among the scheduled ones.
     order = dict.fromkeys([*(row.row_id for row in step.rows), *(row.row_id for row in step.new_rows)])
     return [results[row_id] for row_id in order if row_id in results]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -56,6 +57,26 @@ class StepInputs:
     prompt_spans: list[PromptSpan]
 
 
+class _Layout(NamedTuple):
+    """Where each row's tokens lie among the step's.
+
+    Attributes:
+        starts, ends: [num_rows] int64, half-open.
+        query_start_loc: [num_rows + 1] int32.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    query_start_loc: np.ndarray
+
+    @classmethod
+    def of(cls, num_scheduled: np.ndarray) -> _Layout:
+        ends = num_scheduled.cumsum()
+        query_start_loc = np.zeros(len(ends) + 1, dtype=np.int32)
+        query_start_loc[1:] = ends
+        return cls(ends - num_scheduled, ends, query_start_loc)
+
+
 class InputBatch:
     """The rows that the executor holds.
 
@@ -71,9 +92,13 @@ class InputBatch:
     def __init__(self, max_num_seqs: int, limits: RowLimits, device: torch.device) -> None:
         self._limits = limits
         self._device = device
+        self._is_on_cpu = device.type == "cpu"
         self._table = RowTable(max_num_seqs, limits.block_size)
         self._index_of: dict[int, int] = {}  # row id -> index into the table
         self._sampling_of: dict[int, RowSampling] = {}
+        self._prompt_reporters: set[int] = set()  # rows that want prompt logprobs
+        # Steps of as many decodes as the last one share it: nothing edits it.
+        self._last_decodes = _Layout.of(np.ones(1, dtype=np.int64))
 
     @property
     def row_ids(self) -> list[int]:
@@ -88,7 +113,7 @@ class InputBatch:
             index = None if row_id in removed else self._index_of.get(row_id)
             if index is None:
                 return None
-            return RowState(int(self._table.num_tokens[index]), int(self._table.num_blocks[index]))
+            return RowState(self._table.num_tokens[index], self._table.num_blocks[index])
 
         return plan_step(step.new_rows, step.rows, find_row, self._limits)
 
@@ -98,6 +123,7 @@ class InputBatch:
             index = self._index_of.pop(row_id, None)
             if index is not None:
                 del self._sampling_of[row_id]
+                self._prompt_reporters.discard(row_id)
                 self._table.free(index)
 
     def add(self, rows: Iterable[PreparedRow]) -> None:
@@ -105,6 +131,8 @@ class InputBatch:
         for row in rows:
             self._index_of[row.row_id] = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
             self._sampling_of[row.row_id] = row.row_sampling
+            if row.row_sampling.sampling.num_prompt_logprobs is not None:
+                self._prompt_reporters.add(row.row_id)
 
     def build_inputs(self, rows: Sequence[ScheduledRow]) -> StepInputs:
         """Update the block tables of a step's rows and lay out their tokens back to back.
@@ -112,29 +140,36 @@ class InputBatch:
         Args:
             rows: rows that passed `plan`; at least one.
         """
-        indices = np.fromiter((self._update_blocks(row) for row in rows), dtype=np.int64, count=len(rows))
-        computed = np.fromiter((row.num_computed_tokens for row in rows), dtype=np.int64, count=len(rows))
-        scheduled = np.fromiter((row.num_scheduled_tokens for row in rows), dtype=np.int64, count=len(rows))
-        query_ends = np.cumsum(scheduled)
-        query_starts = query_ends - scheduled
-        token_rows = np.repeat(indices, scheduled)
-        positions = np.arange(query_ends[-1]) - np.repeat(query_starts - computed, scheduled)
+        indices = np.array([self._update_blocks(row) for row in rows], dtype=np.int64)
+        computed = np.array([row.num_computed_tokens for row in rows], dtype=np.int64)
+        num_scheduled = [row.num_scheduled_tokens for row in rows]
+        draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
+        if max(num_scheduled) == 1:  # a step of decodes, the common one: each token is its row
+            layout = self._layout_of_decodes(len(rows))
+            token_rows, positions, seq_lens = indices, computed, computed + 1
+        else:
+            scheduled = np.array(num_scheduled, dtype=np.int64)
+            layout = _Layout.of(scheduled)
+            seq_lens = computed + scheduled
+            token_rows = indices.repeat(scheduled)
+            positions = np.arange(layout.ends[-1]) - (layout.starts - computed).repeat(scheduled)
 
         table, block_size = self._table, self._limits.block_size
-        blocks = table.block_tables[token_rows, positions // block_size].astype(np.int64)
-        seq_lens = computed + scheduled
+        places = positions // block_size
+        blocks = table.block_tables[token_rows, places].astype(np.int64)
         max_blocks = -(-int(seq_lens.max()) // block_size)
-        draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
-        spans = self._prompt_spans(rows, query_starts)
-        logits_indices = [query_ends[draw_rows] - 1]
-        logits_indices += [span.first_token + np.arange(len(span.token_ids)) for span in spans]
+        spans = self._prompt_spans(rows, layout.starts) if self._prompt_reporters else []
+        logits_indices = layout.ends - 1 if len(draw_rows) == len(rows) else layout.ends[draw_rows] - 1
+        if spans:
+            span_tokens = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
+            logits_indices = np.concatenate([logits_indices, *span_tokens])
         metadata = ForwardMetadata(
             positions=self._to_device(positions),
-            slot_mapping=self._to_device(blocks * block_size + positions % block_size),
-            block_tables=self._to_device(table.block_tables[indices, :max_blocks]),
-            query_start_loc=self._to_device(np.concatenate([[0], query_ends]).astype(np.int32)),
+            slot_mapping=self._to_device((blocks - places) * block_size + positions),
+            block_tables=self._to_device(np.ascontiguousarray(table.block_tables[indices, :max_blocks])),
+            query_start_loc=self._to_device(layout.query_start_loc),
             seq_lens=self._to_device(seq_lens.astype(np.int32)),
-            logits_indices=self._to_device(np.concatenate(logits_indices)),
+            logits_indices=self._to_device(logits_indices),
             block_size=block_size,
         )
         input_ids = self._to_device(table.token_ids[token_rows, positions].astype(np.int64))
@@ -147,7 +182,7 @@ class InputBatch:
     def history_of(self, row_id: int) -> TokenHistory:
         """Return a row's tokens so far; valid until the row's next token."""
         index = self._index_of[row_id]
-        return TokenHistory(self._table.tokens_of(index), int(self._table.num_prompt_tokens[index]))
+        return TokenHistory(self._table.tokens_of(index), self._table.num_prompt_tokens[index])
 
     def block_table_of(self, row_id: int) -> list[int]:
         """Return a row's block ids, in order."""
@@ -156,7 +191,7 @@ class InputBatch:
 
     def append_token(self, row_id: int, token_id: int) -> None:
         """Add a drawn token to its row."""
-        self._table.append_tokens(self._index_of[row_id], (token_id,))
+        self._table.append_token(self._index_of[row_id], token_id)
 
     def _update_blocks(self, row: ScheduledRow) -> int:
         index = self._index_of[row.row_id]
@@ -170,15 +205,21 @@ class InputBatch:
     def _prompt_spans(self, rows: Sequence[ScheduledRow], query_starts: np.ndarray) -> list[PromptSpan]:
         spans = []
         for i, row in enumerate(rows):
-            if self._sampling_of[row.row_id].sampling.num_prompt_logprobs is None:
+            if row.row_id not in self._prompt_reporters:
                 continue
             index = self._index_of[row.row_id]
             start = row.num_computed_tokens + 1
-            end = min(start + row.num_scheduled_tokens, int(self._table.num_prompt_tokens[index]))
+            end = min(start + row.num_scheduled_tokens, self._table.num_prompt_tokens[index])
             if start < end:
                 token_ids = self._table.token_ids[index, start:end].tolist()
                 spans.append(PromptSpan(row=i, start=start, token_ids=token_ids, first_token=int(query_starts[i])))
         return spans
 
+    def _layout_of_decodes(self, num_rows: int) -> _Layout:
+        if len(self._last_decodes.starts) != num_rows:
+            self._last_decodes = _Layout.of(np.ones(num_rows, dtype=np.int64))
+        return self._last_decodes
+
     def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._is_on_cpu else tensor.to(self._device)

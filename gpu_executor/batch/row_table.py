@@ -15,16 +15,17 @@ class RowTable:
     Attributes:
         token_ids: [num_rows, max_tokens] int32; what lies beyond a row's num_tokens is undefined.
         block_tables: [num_rows, max_blocks] int32; entries beyond a row's num_blocks are undefined and never read.
-        num_tokens, num_prompt_tokens, num_blocks: [num_rows] int64.
+        num_tokens, num_prompt_tokens, num_blocks: one a row. Lists, since they are read and counted up one by one:
+            arrays take five times as long.
     """
 
     def __init__(self, num_rows: int, block_size: int) -> None:
         """Make room for `num_rows` rows; more are added when they come."""
         self.token_ids = np.zeros((num_rows, _FIRST_TOKENS), dtype=np.int32)
         self.block_tables = np.zeros((num_rows, -(-_FIRST_TOKENS // block_size)), dtype=np.int32)
-        self.num_tokens = np.zeros(num_rows, dtype=np.int64)
-        self.num_prompt_tokens = np.zeros(num_rows, dtype=np.int64)
-        self.num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self.num_tokens = [0] * num_rows
+        self.num_prompt_tokens = [0] * num_rows
+        self.num_blocks = [0] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
 
     def add(self, token_ids: np.ndarray, num_prompt_tokens: int, block_table: np.ndarray) -> int:
@@ -44,16 +45,24 @@ class RowTable:
 
     def append_tokens(self, index: int, token_ids: np.ndarray | Sequence[int]) -> None:
         """Add tokens at the end of a row."""
-        start = int(self.num_tokens[index])
+        start = self.num_tokens[index]
         end = start + len(token_ids)
         if end > self.token_ids.shape[1]:
             self.token_ids = _widen(self.token_ids, end)
         self.token_ids[index, start:end] = token_ids
         self.num_tokens[index] = end
 
+    def append_token(self, index: int, token_id: int) -> None:
+        """Add one token at the end of a row."""
+        place = self.num_tokens[index]
+        if place == self.token_ids.shape[1]:
+            self.token_ids = _widen(self.token_ids, place + 1)
+        self.token_ids[index, place] = token_id
+        self.num_tokens[index] = place + 1
+
     def append_blocks(self, index: int, block_ids: np.ndarray | Sequence[int]) -> None:
         """Add block ids at the end of a row's block table."""
-        start = int(self.num_blocks[index])
+        start = self.num_blocks[index]
         end = start + len(block_ids)
         if end > self.block_tables.shape[1]:
             self.block_tables = _widen(self.block_tables, end)
@@ -70,10 +79,15 @@ class RowTable:
 
     def _add_rows(self, count: int) -> None:
         first = len(self.num_tokens)
-        for name in ("token_ids", "block_tables", "num_tokens", "num_prompt_tokens", "num_blocks"):
-            array: np.ndarray = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros((count, *array.shape[1:]), dtype=array.dtype)]))
+        self.token_ids = _add_zeros(self.token_ids, count)
+        self.block_tables = _add_zeros(self.block_tables, count)
+        for counts in (self.num_tokens, self.num_prompt_tokens, self.num_blocks):
+            counts.extend([0] * count)
         self._free.extend(range(first + count - 1, first - 1, -1))
+
+
+def _add_zeros(array: np.ndarray, num_rows: int) -> np.ndarray:
+    return np.concatenate([array, np.zeros((num_rows, array.shape[1]), dtype=array.dtype)])
 
 
 def _widen(array: np.ndarray, needed: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,8 +60,7 @@ class RowLimits:
     num_drawable: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowState:
+class RowState(NamedTuple):
     """How long a row is before the step."""
 
     num_tokens: int
@@ -153,8 +153,10 @@ def _check_scheduled(row: ScheduledRow, state: RowState, limits: RowLimits) -> N
             f"row {row.row_id} is to draw {row.num_draws} tokens after token {end} of {state.num_tokens}; "
             "a draw needs the last one"
         )
-    _check_blocks(row.row_id, row.new_block_ids, limits)
-    num_blocks = state.num_blocks + len(row.new_block_ids)
+    num_blocks = state.num_blocks
+    if row.new_block_ids:
+        _check_blocks(row.row_id, row.new_block_ids, limits)
+        num_blocks += len(row.new_block_ids)
     if num_blocks * limits.block_size < end:
         raise EngineError(
             f"row {row.row_id} has {num_blocks} blocks of {limits.block_size} tokens, too few for {end} tokens"

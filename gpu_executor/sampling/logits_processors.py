@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -22,8 +21,7 @@ from torch import Tensor
 from pagewire.ipc.sampling_params import Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class TokenHistory:
+class TokenHistory(NamedTuple):
     """The tokens before a draw.
 
     Attributes:
