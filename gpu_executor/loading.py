@@ -39,9 +39,10 @@ _WARM_ROW_ID = 0  # the core counts its rows from 1
 
 @dataclass(frozen=True, slots=True)
 class LoadedExecutor:
-    """What a load leaves: the runner, and the answer for the core."""
+    """What a load leaves: the runner, the ops that its model calls, and the answer for the core."""
 
     runner: ModelRunner
+    ops: Ops
     ready: ExecutorReady
 
 
@@ -90,7 +91,12 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     with startup.phase("weights"):
         model = _build_model(config, model_config, ops, dtype, device)
         share, memory = config.cache.gpu_memory_utilization, host.memory()
-        load_weights(model, model_config, check_size=lambda size: check_weights_fit(size, dtypes, share, memory))
+        load_weights(
+            model,
+            model_config,
+            num_threads=config.model.cpu_threads or host.num_cpus(),
+            check_size=lambda size: check_weights_fit(size, dtypes, share, memory),
+        )
     with startup.phase("KV cache"):
         use = MemoryUse(
             weights=max(0, host.resident_bytes() - resident_before),
@@ -118,7 +124,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         startup=startup.phases,
         memory=budget,
     )
-    return LoadedExecutor(runner=runner, ready=ready)
+    return LoadedExecutor(runner=runner, ops=ops, ready=ready)
 
 
 def _select_ops(config: EngineConfig, host: HostLimits) -> Ops:

@@ -47,12 +47,15 @@ class _Match(NamedTuple):
     num_bytes: int
 
 
-def load_weights(model: Model, config: ModelConfig, *, check_size: Callable[[int], None] | None = None) -> None:
+def load_weights(
+    model: Model, config: ModelConfig, *, num_threads: int = 1, check_size: Callable[[int], None] | None = None
+) -> None:
     """Read the checkpoint that `config` was read from into `model`, and make it ready to run.
 
     Args:
         model: filled in place.
         config: what the checkpoint is.
+        num_threads: that read and unpack; more than 8 are not used.
         check_size: called with the bytes that the loaded weights will take, before any is read; raises if they are too
             many.
 
@@ -66,7 +69,7 @@ def load_weights(model: Model, config: ModelConfig, *, check_size: Callable[[int
         num_bytes = sum(match.num_bytes for match in matches)
         if check_size is not None:
             check_size(num_bytes)
-        _read(matches, LoadProgress(num_bytes))
+        _read(matches, LoadProgress(num_bytes), num_threads)
     model.finish_loading()
 
 
@@ -100,8 +103,8 @@ def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor
     return matches
 
 
-def _read(matches: Sequence[_Match], progress: LoadProgress) -> None:
-    with _one_thread_each(), ThreadPoolExecutor(min(torch.get_num_threads(), _MAX_READERS)) as readers:
+def _read(matches: Sequence[_Match], progress: LoadProgress, num_threads: int) -> None:
+    with _one_thread_each(), ThreadPoolExecutor(min(num_threads, _MAX_READERS)) as readers:
         try:
             for match, _ in zip(matches, readers.map(_read_one, matches), strict=True):
                 progress.add(match.num_bytes)
