@@ -94,10 +94,17 @@ class ExecutorGroup:
                 return f"{process.name} {_describe_exit(code)}"
         return None
 
-    def stop(self) -> None:
-        """Order every rank to stop, kill those that do not, reap all, close the sockets."""
+    def stop(self, *, grace_s: float = 0.0) -> None:
+        """Order every rank to stop, kill those that do not, reap all, close the sockets.
+
+        Args:
+            grace_s: how long a rank may take to end by itself after `Shutdown`, before it is made to. Without grace it
+                ends at once, in whatever it does.
+        """
         self.send(Shutdown())
         for process in self._processes:
+            if grace_s:
+                process.wait(grace_s)
             process.stop(STOP_TIMEOUT_S)
         for channel in self._channels:
             channel.close()

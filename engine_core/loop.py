@@ -31,6 +31,7 @@ from pagewire.ipc.errors import (
 from pagewire.ipc.outputs import EngineInfo, Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
+from pagewire.ipc.step_trace import StepTrace
 from pagewire.ipc.steps import ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 from pagewire.ipc.validation import RequestLimits
 
@@ -38,12 +39,14 @@ from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
 from .executor_client import ExecutorGroup
 from .kv.sizing import fit_max_model_len
+from .step_profile import trace_core
 
 logger = logging.getLogger(__name__)
 
 # Client messages handled between two looks at the executors: a flood of requests must not idle the device.
 MAX_MESSAGES_PER_TURN = 256
 GOODBYE_LINGER_MS = 500
+TRACE_GRACE_S = 3.0  # an executor ends its step and writes its part of the timeline
 LAST_WORDS_S = 0.5  # an executor that fails says why before it ends; its message may arrive after its death notice
 
 
@@ -77,6 +80,7 @@ class EngineCore:
         self._engine: Engine | None = None
         self._failure: PagewireError | None = None
         self._was_busy = False
+        self._trace: StepTrace | None = None
         self._model: ModelConfig = load_model_config(Path(config.model.model_path))
         self._poller = zmq.Poller()
         self._poller.register(self._router.socket, zmq.POLLIN)
@@ -207,6 +211,7 @@ class EngineCore:
         self._engine = Engine(
             config, num_blocks=executor.num_blocks, limits=limits, executor_epoch=self._executors.epoch
         )
+        self._trace_steps(self._engine)
         loading_s = now - self._started - sum(seconds for _, seconds in executor.startup)
         info = EngineInfo(
             model=config.model.model,
@@ -237,6 +242,12 @@ class EngineCore:
         # What was made up to now lives as long as the process: collections in the middle of a step need not walk it.
         gc.collect()
         gc.freeze()
+
+    def _trace_steps(self, engine: Engine) -> None:
+        path = self._config.observability.profile_steps
+        if path is not None:
+            self._trace = StepTrace(path, "core")
+            trace_core(self._trace, engine, self._executors, self._clients, self._poller)
 
     def _dispatch(self, now: float) -> None:
         while self._engine is not None and self._engine.can_schedule():
@@ -270,6 +281,8 @@ class EngineCore:
 
     def _stop(self, reason: PagewireError) -> None:
         """End every request with its terminal message, say goodbye, end the executors, leave nothing behind."""
+        if self._trace is not None:
+            self._trace.close()
         error = reason.to_info()
         now = time.monotonic()
         if self._engine is not None:
@@ -277,7 +290,7 @@ class EngineCore:
             self._engine.fail_all(cause)
             self._send_outputs(now)
         self._clients.dismiss_all(error)
-        self._executors.stop()
+        self._executors.stop(grace_s=0.0 if self._trace is None else TRACE_GRACE_S)
         self._router.socket.setsockopt(zmq.LINGER, GOODBYE_LINGER_MS)
         self._router.close()
         if self._watch.parent_is_dead:

@@ -49,7 +49,9 @@ def main() -> int:
     from .worker import Worker
 
     gc.enable()
-    code = serve(channel, Worker(HostLimits(), import_s=time.perf_counter() - started))
+    worker = Worker(HostLimits(), channel, import_s=time.perf_counter() - started)
+    code = serve(channel, worker)
+    worker.close()
     channel.socket.close(linger=_LAST_WORDS_MS if code else 0)
     context.term()
     return code

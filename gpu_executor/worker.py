@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 
+from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.errors import NotFound
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
-from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel
+from pagewire.ipc.step_trace import StepTrace
+from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel, ToExecutor
 
 from .host_limits import HostLimits
 from .loading import StartupClock, load_executor
 from .model_runner import ModelRunner
+from .step_profile import trace_channel, trace_runner
 
 logger = logging.getLogger(__name__)
 
@@ -22,19 +25,27 @@ class Worker:
 
     Args:
         host: CPUs and memory.
+        channel: where the messages come from, for a timeline to show the waiting.
         import_s: seconds that the process spent on imports, the first phase of its start.
     """
 
-    def __init__(self, host: HostLimits, import_s: float = 0.0) -> None:
+    def __init__(self, host: HostLimits, channel: PairChannel[ToExecutor] | None = None, import_s: float = 0.0) -> None:
         self._host = host
+        self._channel = channel
         self._import_s = import_s
         self._runner: ModelRunner | None = None
         self._epoch: int | None = None
+        self._trace: StepTrace | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that this executor belongs to; 0 before `LoadModel`."""
         return self._epoch or 0
+
+    def close(self) -> None:
+        """Write what there is of a timeline: no message comes any more."""
+        if self._trace is not None:
+            self._trace.close()
 
     def handle(self, message: LoadModel | ExecuteStep | CallUtility) -> FromExecutor | None:
         """Do what a message asks and return the answer; None for a step of another epoch.
@@ -56,6 +67,12 @@ class Worker:
         self._epoch = message.executor_epoch
         loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
         self._runner = loaded.runner
+        path = message.config.observability.profile_steps
+        if path is not None and self._trace is None:
+            self._trace = StepTrace(path, "executor")
+            trace_runner(self._trace, loaded.runner, loaded.ops)
+            if self._channel is not None:
+                trace_channel(self._trace, self._channel)
         # What was made up to now lives as long as the process: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()

@@ -52,7 +52,15 @@ class PairChannel(Generic[T]):
 
     def recv(self) -> T:
         """Wait for the next message."""
-        return self._codec.decode(self.socket.recv())
+        return self.decode(self.recv_frame())
+
+    def recv_frame(self) -> bytes:
+        """Wait for the next message, as it came."""
+        return self.socket.recv()
+
+    def decode(self, frame: bytes) -> T:
+        """Return the message in a frame."""
+        return self._codec.decode(frame)
 
     def try_recv(self) -> T | None:
         """Return the next message, None if there is none yet."""
@@ -60,7 +68,7 @@ class PairChannel(Generic[T]):
             frame = self.socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
-        return self._codec.decode(frame)
+        return self.decode(frame)
 
     def close(self) -> None:
         """Close the socket; queued messages are dropped."""

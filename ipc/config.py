@@ -146,6 +146,15 @@ class ParallelConfig(_Config, frozen=True, kw_only=True):
                 raise ConfigError(f"{flag} {size} is not supported yet; this version runs on one device: give 1.")
 
 
+class ObservabilityConfig(_Config, frozen=True, kw_only=True):
+    """What is recorded of the engine at work."""
+
+    profile_steps: Annotated[
+        str | None,
+        Meta(description="File for a timeline of the first 1000 steps, as chrome://tracing and Perfetto show it."),
+    ] = None
+
+
 class EngineConfig(_Config, frozen=True, kw_only=True):
     """What the engine core and its executors are started with."""
 
@@ -153,6 +162,7 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     parallel: ParallelConfig = ParallelConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
 
 

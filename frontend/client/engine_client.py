@@ -13,12 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
-
-import zmq.asyncio
 
 from pagewire.ipc.channels import CoreConnection
 from pagewire.ipc.endpoints import check_address
@@ -48,7 +45,6 @@ class AsyncEngineClient:
     def __init__(
         self,
         connection: CoreConnection,
-        context: zmq.asyncio.Context,
         ready: Ready,
         *,
         address: str,
@@ -60,7 +56,6 @@ class AsyncEngineClient:
         self.core_epoch = ready.core_epoch
         self.stats: StepStats | None = None
         self._connection = connection
-        self._context = context
         self._builder = RequestBuilder(ready.info)
         self._ping_interval_s = ping_interval_s
         self._max_silent_pings = max(1, round(silence_limit_s / ping_interval_s))
@@ -70,14 +65,13 @@ class AsyncEngineClient:
         self._has_live = asyncio.Event()
         self._calls: dict[int, asyncio.Future[UtilityResult]] = {}
         self._stats_listeners: list[Callable[[StepStats], None]] = []
-        # Holds at most what the live requests account for: their AddRequests, their aborts and one Ping.
-        self._outbox: deque[ClientMessage] = deque()
-        self._has_outgoing = asyncio.Event()
+        self._changed: list[Mailbox] = []  # by the messages that are being taken; told once, after the last of them
+        self._is_taking = False
         self._death: ErrorInfo | None = None
         self._is_dead = asyncio.Event()
-        self._tasks = [asyncio.create_task(run()) for run in (self._receive, self._send, self._keep_alive)]
-        for task in self._tasks:
-            task.add_done_callback(self._on_task_end)
+        connection.receive_with(self._take_all, self._on_failure)
+        self._keep_alive_task = asyncio.create_task(self._keep_alive())
+        self._keep_alive_task.add_done_callback(self._on_task_end)
 
     @classmethod
     async def connect(
@@ -106,15 +100,12 @@ class AsyncEngineClient:
         """
         check_address(address)
         with contextlib.ExitStack() as on_failure:
-            context = zmq.asyncio.Context()
-            on_failure.callback(context.term)
-            connection = CoreConnection(context, address)
+            connection = CoreConnection(address)
             on_failure.callback(connection.close)
             ready = await shake_hands(connection, name=name, address=address, timeout_s=timeout_s)
             on_failure.pop_all()
         return cls(
             connection,
-            context,
             ready,
             address=address,
             ping_interval_s=ping_interval_s,
@@ -146,7 +137,7 @@ class AsyncEngineClient:
             EngineDead: the core is gone.
         """
         self._check_alive()
-        mailbox = Mailbox(request, self._post, self._forget)
+        mailbox = Mailbox(request, self._post, self._forget, self._tell_of_change)
         self._live[request.request_id] = mailbox
         self._has_live.set()
         self._post(request)
@@ -224,7 +215,6 @@ class AsyncEngineClient:
             return
         self._death = error.to_info()
         self._is_dead.set()
-        self._outbox.clear()
         for mailbox in list(self._live.values()):
             mailbox.fail(self._death)
         for call_id, answer in self._calls.items():
@@ -234,12 +224,9 @@ class AsyncEngineClient:
     async def aclose(self) -> None:
         """Leave the engine; live requests fail here and are aborted there. Closing twice is fine."""
         self.mark_dead(EngineDead("This client was closed."))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self._context.closed:
-            self._connection.close()
-            self._context.term()
+        self._keep_alive_task.cancel()
+        await asyncio.gather(self._keep_alive_task, return_exceptions=True)
+        self._connection.close()
 
     async def __aenter__(self) -> AsyncEngineClient:
         return self
@@ -255,24 +242,10 @@ class AsyncEngineClient:
 
     def _post(self, message: ClientMessage) -> None:
         if self._death is None:
-            self._outbox.append(message)
-            self._has_outgoing.set()
+            self._connection.send(message)
 
     def _forget(self, request_id: int) -> None:
         del self._live[request_id]
-
-    async def _send(self) -> None:
-        while True:
-            while self._outbox:
-                await self._connection.send(self._outbox.popleft())
-            self._has_outgoing.clear()
-            await self._has_outgoing.wait()
-
-    async def _receive(self) -> None:
-        while self._death is None:
-            message = await self._connection.recv()
-            self._num_silent_pings = 0
-            self._take(message)
 
     async def _keep_alive(self) -> None:
         while self._death is None:
@@ -285,19 +258,41 @@ class AsyncEngineClient:
                     return
                 # Counted in turns of this loop, not by the clock: if this process was held up, so was its reading.
                 self._num_silent_pings += 1
-                if not self._outbox:
+                if not self._connection.has_unsent:
                     self._post(Ping())
                 await asyncio.sleep(self._ping_interval_s)
             self._has_live.clear()
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._on_failure(error)
+
+    def _on_failure(self, error: Exception) -> None:
         if isinstance(error, PagewireError):
             self.mark_dead(error)
-        elif error is not None:
+        else:
             self.mark_dead(EngineDead(f"The connection to the engine at {self.address} failed: {error!r}."))
+
+    def _take_all(self, messages: list[CoreMessage]) -> None:
+        # A reader hears of what came together once: steps that this process was too slow for cost it less.
+        self._num_silent_pings = 0
+        self._is_taking = True
+        try:
+            for message in messages:
+                if self._death is None:
+                    self._take(message)
+        finally:
+            self._is_taking = False
+            changed, self._changed = self._changed, []
+            for mailbox in changed:
+                mailbox.notify()
+
+    def _tell_of_change(self, mailbox: Mailbox) -> None:
+        if self._is_taking:
+            self._changed.append(mailbox)
+        else:
+            mailbox.notify()
 
     def _take(self, message: CoreMessage) -> None:
         match message:

@@ -27,7 +27,7 @@ async def shake_hands(connection: CoreConnection, *, name: str, address: str, ti
     """
     try:
         async with asyncio.timeout(timeout_s):
-            await connection.send(Hello(protocol_version=PROTOCOL_VERSION, client_name=name))
+            connection.send(Hello(protocol_version=PROTOCOL_VERSION, client_name=name))
             return await _first_answer(connection)
     except TimeoutError:
         raise EngineDead(

@@ -26,10 +26,15 @@ class Mailbox:
         request: as it was sent.
         post: sends an abort.
         forget: takes the request off the client's list of live ones; called once.
+        tell: has `notify` called, now or soon; called when the first change since then is made.
     """
 
     def __init__(
-        self, request: AddRequest, post: Callable[[AbortRequests], None], forget: Callable[[int], None]
+        self,
+        request: AddRequest,
+        post: Callable[[AbortRequests], None],
+        forget: Callable[[int], None],
+        tell: Callable[[Mailbox], None],
     ) -> None:
         self.entry = JournalEntry(request)
         self.start: RequestStart | None = None
@@ -41,22 +46,25 @@ class Mailbox:
         self.last_token_at: float | None = None
         self.ended_at: float | None = None
         self._pending: dict[int, TokenDelta] = {}
-        self._changed = asyncio.Event()
+        self._has_changed = False
+        self._listener: Callable[[], None] | None = None
+        self._change: asyncio.Future[None] | None = None
         self.has_ended = asyncio.Event()
         self._post = post
         self._forget = forget
+        self._tell = tell
 
     def put_accepted(self) -> None:
         """The core took the request."""
         self.is_accepted = True
-        self._changed.set()
+        self._note_change()
 
     def put_start(self, start: RequestStart) -> None:
         """The prefill is complete."""
         self.is_accepted = True
         if self.start is None:  # a resumed request starts again; the first report stays
             self.start = start
-        self._changed.set()
+        self._note_change()
 
     def put_delta(self, delta: TokenDelta) -> None:
         """New tokens of a child. What was received before is dropped; a gap fails the request."""
@@ -109,23 +117,40 @@ class Mailbox:
             return None
         return self._pending.pop(next(iter(self._pending)))
 
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have `listener` called after each change, without a task in between; None: no more."""
+        self._listener = listener
+
     async def wait(self) -> None:
         """Return after the next change."""
-        self._changed.clear()
-        await self._changed.wait()
+        self._change = asyncio.get_running_loop().create_future()
+        await self._change
+
+    def notify(self) -> None:
+        """Tell those who wait for a change."""
+        self._has_changed = False
+        if self._listener is not None:
+            self._listener()
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
+
+    def _note_change(self) -> None:
+        if not self._has_changed:
+            self._has_changed = True
+            self._tell(self)
 
     def _add(self, delta: TokenDelta) -> None:
         self.is_accepted = True
         waiting = self._pending.get(delta.child)
         self._pending[delta.child] = delta if waiting is None else _merge(waiting, delta)
-        self._changed.set()
+        self._note_change()
 
     def _finish(self, end: RequestEnd) -> None:
         self.end = end
         self.ended_at = self._clock()
         self.has_ended.set()
         self._forget(end.request_id)
-        self._changed.set()
+        self._note_change()
 
 
 class TokenStream:
@@ -203,6 +228,22 @@ class TokenStream:
                 raise StopAsyncIteration
             await mailbox.wait()
         return delta
+
+    def take(self) -> TokenDelta | None:
+        """Return what waits longest, as `__anext__` does; None if nothing waits now."""
+        return self._mailbox.take()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have `listener` called on the event loop whenever there may be something to `take`, or the end came.
+
+        It must not raise. None takes it away. It comes instead of `async for`, for those who can't afford a task.
+        """
+        self._mailbox.listen(listener)
+
+    def raise_error(self) -> None:
+        """Raise what the request failed of, if it did."""
+        if self._mailbox.end is not None:
+            _raise_error_of(self._mailbox.end)
 
     def end_child(self, child: int) -> None:
         """Take no more tokens of one child, as a stop string in its text ended it; the others go on."""

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
@@ -39,7 +39,8 @@ class StreamTimes(msgspec.Struct, frozen=True, kw_only=True):
 class EventStream:
     """One answer of server-sent events. `async with` opens it (the status is 200 from there on) and stops its timer.
 
-    `send` may be called by several tasks; each call's events stay together.
+    `write` may be called by anyone on the event loop; each call's events stay together. It goes past aiohttp's own
+    `StreamResponse.write`, whose coroutines would cost a token more than all that is sent.
     """
 
     def __init__(self, request: web.Request, times: StreamTimes, headers: Mapping[str, str] | None = None) -> None:
@@ -49,9 +50,9 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._num_blocked = 0  # sends that wait for the client to take what was written
-        self._blocked_since = 0.0
-        self._keep_alive: asyncio.Task[None] | None = None
+        self._is_chunked = request.version >= HttpVersion11  # as aiohttp frames an answer of unknown length
+        self._num_waiting = 0  # drains that wait for the client to take what was written
+        self._waiting_since = 0.0
 
     async def __aenter__(self) -> EventStream:
         await self.response.prepare(self._request)
@@ -61,24 +62,44 @@ class EventStream:
     async def __aexit__(self, *exc_info: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
 
-    async def send(self, events: bytes) -> None:
-        """Write whole events.
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has yet to take what was written: whoever has more to send waits in `drain`."""
+        return self._request.protocol.writing_paused
+
+    def write(self, events: bytes) -> None:
+        """Write whole events, whether the client keeps up or not.
 
         Raises:
             ConnectionError: the client is gone.
         """
-        now = self._loop.time()
-        self._last_write = now
-        if self._num_blocked == 0:
-            self._blocked_since = now
-        self._num_blocked += 1
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        self._last_write = self._loop.time()
+        transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._is_chunked else events)
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was written; a client that takes nothing is cut off.
+
+        Raises:
+            ConnectionError: the client is gone.
+        """
+        if not self.is_blocked:
+            return
+        if self._num_waiting == 0:
+            self._waiting_since = self._loop.time()
+        self._num_waiting += 1
         try:
-            await self.response.write(events)
+            await self._request.writer.drain()
         finally:
-            self._num_blocked -= 1
+            self._num_waiting -= 1
+
+    async def send(self, events: bytes) -> None:
+        """Write whole events and wait for the client to keep up; errors as `write` and `drain`."""
+        self.write(events)
+        await self.drain()
 
     async def finish(self, events: bytes = b"") -> None:
         """Write the last events, `[DONE]`, and end the answer."""
@@ -91,18 +112,15 @@ class EventStream:
 
     def _check(self) -> None:
         now = self._loop.time()
-        if self._num_blocked:
-            if now - self._blocked_since >= self._times.write_timeout_s:
+        if self._num_waiting:
+            if now - self._waiting_since >= self._times.write_timeout_s:
                 self._cut_off()
                 return
         elif now - self._last_write >= self._times.keep_alive_s:
-            self._keep_alive = asyncio.create_task(self._send_keep_alive())
+            # A client that is gone ends the handler itself; the comment has nobody to tell.
+            with contextlib.suppress(ConnectionError):
+                self.write(_KEEP_ALIVE)
         self._arm_timer()
-
-    async def _send_keep_alive(self) -> None:
-        # A client that is gone ends the handler itself; the comment has nobody to tell.
-        with contextlib.suppress(ConnectionError):
-            await self.send(_KEEP_ALIVE)
 
     def _cut_off(self) -> None:
         transport = self._request.transport

@@ -58,25 +58,74 @@ async def stream_answers(
 
 async def _send_all(stream: EventStream, call: Call, writer: ChunkWriter) -> None:
     if len(call.generations) == 1:
-        await _send_one(stream, call, writer, 0)
+        await _Forwarding(stream, call, writer, 0).run()
         return
     try:
         async with asyncio.TaskGroup() as group:
             for prompt_index in range(len(call.generations)):
-                group.create_task(_send_one(stream, call, writer, prompt_index))
+                group.create_task(_Forwarding(stream, call, writer, prompt_index).run())
     except ExceptionGroup as errors:
         # The first failure ended the others; a lost connection is told from a failed generation by its type.
         raise errors.exceptions[0] from None
 
 
-async def _send_one(stream: EventStream, call: Call, writer: ChunkWriter, prompt_index: int) -> None:
-    has_begun = False
-    async for chunk in call.generations[prompt_index]:
-        call.count(prompt_index, chunk)
-        events = writer.chunk(prompt_index, chunk)
-        if not has_begun:
-            has_begun = True
-            # Only now: the logprobs of an echoed prompt come with its first token.
-            events = writer.head(prompt_index) + events
-        if events:
-            await stream.send(events)
+class _Forwarding:
+    """One prompt's chunks on their way to the client.
+
+    Tokens are written where they arrive, called by the receiver of the core's messages. The task of the handler wakes
+    up only when something else is to be done: the client lags behind, an error has to be raised, or it is the end.
+    """
+
+    def __init__(self, stream: EventStream, call: Call, writer: ChunkWriter, prompt_index: int) -> None:
+        self._stream = stream
+        self._call = call
+        self._writer = writer
+        self._prompt_index = prompt_index
+        self._generation = call.generations[prompt_index]
+        self._has_begun = False
+        self._error: Exception | None = None
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Forward until the generation's end.
+
+        Raises:
+            PagewireError: the generation failed.
+            ConnectionError: the client is gone.
+        """
+        self._generation.listen(self._on_change)
+        try:
+            self._on_change()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._stream.drain()
+                self._on_change()
+                if self._error is not None:
+                    raise self._error
+                if self._generation.has_ended and not self._stream.is_blocked:
+                    self._generation.raise_error()
+                    return
+        finally:
+            self._generation.listen(None)
+
+    def _on_change(self) -> None:
+        try:
+            if self._error is None:
+                self._forward()
+        except Exception as error:  # whatever it is, it is this answer's: others' tokens are in the same message
+            self._error = error
+        if self._error is not None or self._generation.has_ended or self._stream.is_blocked:
+            self._wake.set()
+
+    def _forward(self) -> None:
+        stream = self._stream
+        while not stream.is_blocked and (chunk := self._generation.take()) is not None:
+            self._call.count(self._prompt_index, chunk)
+            events = self._writer.chunk(self._prompt_index, chunk)
+            if not self._has_begun:
+                self._has_begun = True
+                # Only now: the logprobs of an echoed prompt come with its first token.
+                events = self._writer.head(self._prompt_index) + events
+            if events:
+                stream.write(events)

@@ -18,6 +18,7 @@ from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir, ipc_path
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.process import ChildProcess
+from pagewire.ipc.step_trace import begin_trace_file, end_trace_file
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,13 @@ class EngineProcess:
         Args:
             config: prepared by `prepare_engine`.
             address: where clients connect; by default a socket in a private directory.
+
+        Raises:
+            ConfigError: the file of a timeline can't be written.
         """
+        trace_path = config.observability.profile_steps
+        if trace_path is not None:
+            begin_trace_file(trace_path)
         runtime_dir = RuntimeDir()
         self.address = runtime_dir.client_address if address is None else address
         self.process = ChildProcess(
@@ -64,19 +71,21 @@ class EngineProcess:
             config=config,
         )
         # Also runs at interpreter exit: a script that forgets to close leaves no process and no file.
-        self._stop = weakref.finalize(self, _stop, self.process, runtime_dir, self.address, os.getpid())
+        self._stop = weakref.finalize(self, _stop, self.process, runtime_dir, self.address, os.getpid(), trace_path)
 
     def stop(self) -> None:
         """Stop the core and its executors in order, reap it, remove the sockets. Stopping twice is fine."""
         self._stop()
 
 
-def _stop(process: ChildProcess, runtime_dir: RuntimeDir, address: str, owner_pid: int) -> None:
+def _stop(process: ChildProcess, runtime_dir: RuntimeDir, address: str, owner_pid: int, trace_path: str | None) -> None:
     if os.getpid() != owner_pid:
         return  # a fork of the user's program ends; the engine is not its own
     code = process.stop(STOP_TIMEOUT_S)
     logger.debug("engine core ended with exit code %s", code)
     runtime_dir.remove()
+    if trace_path is not None:
+        end_trace_file(trace_path)
     socket_file = ipc_path(address)
     if socket_file is not None:
         socket_file.unlink(missing_ok=True)  # a killed core leaves it behind

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import msgspec
 
 from pagewire.ipc.errors import InvalidRequest
-from pagewire.ipc.outputs import TokenLogprobs
+from pagewire.ipc.outputs import TokenDelta, TokenLogprobs
 from pagewire.ipc.requests import AddRequest
 from pagewire.ipc.sampling_params import SamplingParams
 
@@ -222,7 +222,27 @@ class Generation:
         return self
 
     async def __anext__(self) -> TextChunk:
-        delta = await self._stream.__anext__()
+        return self._to_text(await self._stream.__anext__())
+
+    def take(self) -> TextChunk | None:
+        """Return the chunk that waits longest, as iteration does; None if none waits now."""
+        delta = self._stream.take()
+        return None if delta is None else self._to_text(delta)
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have `listener` called whenever there may be something to `take`; see `TokenStream.listen`."""
+        self._stream.listen(listener)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes; what waits can still be taken."""
+        return self._stream.end is not None
+
+    def raise_error(self) -> None:
+        """Raise what the request failed of, if it did."""
+        self._stream.raise_error()
+
+    def _to_text(self, delta: TokenDelta) -> TextChunk:
         chunk = self._outputs[delta.child].push(delta)
         if chunk.finish_reason is not None and delta.finish_reason is None:
             self._stream.end_child(delta.child)  # by a stop string, which the engine does not see

@@ -1,0 +1,59 @@
+"""What `--profile-steps` shows of the core: schedule, dispatch, wait, apply, send; and the steps that are in flight."""
+
+from __future__ import annotations
+
+import zmq
+
+from pagewire.ipc.requests import Message
+from pagewire.ipc.step_trace import StepTrace
+from pagewire.ipc.steps import ExecuteStep, StepResult
+
+from .client_registry import ClientRegistry
+from .engine import Engine
+from .executor_client import ExecutorGroup
+
+_NUM_FLIGHT_TRACKS = 2  # steps overlap, and neighbours must lie on lines of their own
+
+
+def trace_core(
+    trace: StepTrace, engine: Engine, executors: ExecutorGroup, clients: ClientRegistry, poller: zmq.Poller
+) -> None:
+    """Time the parts of the core's loop, and each step from its dispatch until its result is applied.
+
+    Args:
+        trace: of this process; counts the steps that came back.
+        engine: schedules and applies.
+        executors: take the steps.
+        clients: are told.
+        poller: what the loop waits in.
+    """
+    for track in range(_NUM_FLIGHT_TRACKS):
+        trace.name_track(1 + track, f"steps in flight {track + 1}")
+    dispatched: dict[int, tuple[int, ExecuteStep]] = {}
+
+    def sent(_start_ns: int, end_ns: int, _: None, message: Message) -> None:
+        if isinstance(message, ExecuteStep):
+            dispatched[message.step_id] = (end_ns, message)
+
+    def applied(_start_ns: int, end_ns: int, _: None, result: StepResult, *__: object) -> None:
+        sent_ns, step = dispatched.pop(result.step_id)
+        track = 1 + step.step_id % _NUM_FLIGHT_TRACKS
+        trace.add(f"step {step.step_id}", sent_ns, end_ns, track=track, details=_size(step))
+        trace.step_done()
+
+    trace.wrap(poller, "poll", "wait")
+    trace.wrap(engine, "add_request", "add request")
+    trace.wrap(engine, "schedule", "schedule", describe=lambda step, *_: {} if step is None else _size(step))
+    trace.wrap(executors, "send", "dispatch", then=sent)
+    trace.wrap(engine, "apply", "apply", then=applied)
+    trace.wrap(engine, "take_outputs", "take outputs")
+    trace.wrap(clients, "send", "send")
+
+
+def _size(step: ExecuteStep) -> dict[str, object]:
+    return {
+        "step_id": step.step_id,
+        "rows": len(step.rows),
+        "new_rows": len(step.new_rows),
+        "tokens": sum(row.num_scheduled_tokens for row in step.rows),
+    }
