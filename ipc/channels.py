@@ -1,4 +1,4 @@
-"""Typed messages over ZeroMQ sockets: blocking for executors, polled for the core, awaited for clients.
+"""Typed messages over ZeroMQ sockets: blocking for executors, polled for the core, watched by clients.
 
 Options that all sockets share: linger 0, because a message for a dead peer is worth nothing, and finite
 high-water marks, because an unbounded queue only hides a slow reader.
@@ -6,10 +6,13 @@ high-water marks, because an unbounded queue only hides a slow reader.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
 from typing import Generic, NewType, TypeVar
 
 import zmq
-import zmq.asyncio
 
 from .codec import Codec, client_messages, core_messages, encode, from_executor, to_executor
 from .endpoints import ipc_path
@@ -22,6 +25,7 @@ ClientId = NewType("ClientId", bytes)  # the routing id that ZeroMQ gives a clie
 
 # Messages that may wait for a client. One is sent per step, so a client that is 1,000 steps behind does not read.
 CLIENT_HIGH_WATER_MARK = 1000
+_MAX_MESSAGES_A_TURN = 64  # then the event loop serves others
 MAX_MESSAGE_BYTES = 64 * 2**20  # bounds what a client can make the core allocate
 
 T = TypeVar("T")
@@ -150,28 +154,105 @@ class ClientRouter:
 
 
 class CoreConnection:
-    """A client's connection to the core: a DEALER socket on asyncio."""
+    """A client's connection to the core: a DEALER socket that an asyncio event loop watches.
 
-    def __init__(self, context: zmq.asyncio.Context, address: str) -> None:
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
+    Between socket and receiver there is no task and no queue: for a single stream, switching tasks would cost more than
+    all else that is done for a token. Made and used on one event loop.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = _socket(self._context, zmq.DEALER)
         self._socket.connect(address)
+        self._fd = self._socket.fileno()
+        self._unsent: deque[bytes] = deque()
+        self._receiver: Callable[[list[CoreMessage]], None] | None = None
+        self._on_failure: Callable[[Exception], None] | None = None
+        self._arrival: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._turn)
 
-    async def send(self, message: Message) -> None:
-        """Send a message; waits while the core does not read."""
-        await self._socket.send(encode(message))
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait for a core that does not read."""
+        return bool(self._unsent)
+
+    def send(self, message: Message) -> None:
+        """Send a message, or keep it while the core does not read."""
+        self._unsent.append(encode(message))
+        self._flush()
+        # The descriptor tells of news once, and sending takes the telling: what came meanwhile must be looked for.
+        self._loop.call_soon(self._turn)
 
     async def recv(self) -> CoreMessage:
-        """Wait for the next message.
+        """Wait for the next message; only before `receive_with`.
 
         Raises:
             ProtocolError: the core sent what this version does not understand.
         """
-        return core_messages.decode(await self._socket.recv())
+        while (message := self._try_recv()) is None:
+            self._arrival = self._loop.create_future()
+            await self._arrival
+        return message
+
+    def receive_with(
+        self, receiver: Callable[[list[CoreMessage]], None], on_failure: Callable[[Exception], None]
+    ) -> None:
+        """Hand over all messages from here on, those that came together in one call.
+
+        Args:
+            receiver: is called on the event loop.
+            on_failure: is called once, with what ended the receiving: a `ProtocolError`, or what `receiver` raised.
+        """
+        self._receiver, self._on_failure = receiver, on_failure
+        self._loop.call_soon(self._turn)
 
     def close(self) -> None:
-        """Close the socket; what was not sent yet is dropped."""
-        self._socket.close()
+        """Close the socket; what was not sent yet is dropped. Closing twice is fine."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._fd)
+            self._socket.close()
+            self._context.term()
+
+    def _turn(self) -> None:
+        """Do what can be done now; called whenever the descriptor may have news."""
+        if self._socket.closed:
+            return
+        self._flush()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+        if self._receiver is None or self._on_failure is None:
+            return
+        try:
+            self._hand_over(self._receiver)
+        # Whatever it is: nobody awaits this call, and those who wait for tokens must hear of it.
+        except Exception as exc:
+            self._receiver = None
+            self._on_failure(exc)
+
+    def _hand_over(self, receiver: Callable[[list[CoreMessage]], None]) -> None:
+        messages: list[CoreMessage] = []
+        try:
+            while len(messages) < _MAX_MESSAGES_A_TURN and (message := self._try_recv()) is not None:
+                messages.append(message)
+        finally:  # what came before an unreadable message counts
+            if messages:
+                receiver(messages)
+        if len(messages) == _MAX_MESSAGES_A_TURN:
+            self._loop.call_soon(self._turn)
+
+    def _try_recv(self) -> CoreMessage | None:
+        try:
+            frame = self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return core_messages.decode(frame)
+
+    def _flush(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while self._unsent:
+                self._socket.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:

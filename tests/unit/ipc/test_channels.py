@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import zmq
-import zmq.asyncio
 
 from pagewire.ipc.channels import (
     CLIENT_HIGH_WATER_MARK,
@@ -79,15 +78,14 @@ def test_pair_carries_steps_one_way_and_results_the_other(context, tmp_path: Pat
 
 
 async def test_client_and_router_understand_each_other(router: ClientRouter, tmp_path: Path):
-    context = zmq.asyncio.Context()
-    connection = CoreConnection(context, f"ipc://{tmp_path}/core")
-    await connection.send(HELLO)
+    connection = CoreConnection(f"ipc://{tmp_path}/core")
+    connection.send(HELLO)
     client, message = receive(router)
     assert message == HELLO
     router.send(client, StepOutputs(accepted=[3]))
     assert await connection.recv() == StepOutputs(accepted=[3])
     connection.close()
-    context.term()
+    connection.close()
 
 
 @pytest.mark.parametrize("frames", [[b"\xff\x00"], [b""], [encode(HELLO), b"more"], [encode(Shutdown())]])

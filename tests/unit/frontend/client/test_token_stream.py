@@ -42,7 +42,7 @@ def test_every_token_is_delivered_once_and_in_order(seed, n):
     rng = random.Random(seed)
 
     async def run() -> None:
-        mailbox = Mailbox(request(n), lambda message: None, lambda request_id: None)
+        mailbox = Mailbox(request(n), lambda message: None, lambda request_id: None, Mailbox.notify)
         stream = TokenStream(mailbox)
         read: list[TokenDelta] = []
         known = [0] * n
