@@ -1,7 +1,8 @@
 """Write the tables of flags into the documents that show them: `python -m tools.flags_table`. A test keeps them so.
 
 A document shows one between the lines `<!-- flags: begin -->` and `<!-- flags: end -->`, that of the benchmark between
-lines of `bench flags`.
+lines of `bench flags`, those of the
+other benchmarks between lines of `offline bench flags`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,21 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from pagewire.frontend.cli.flags import Flag, bench_serve_flags, engine_flags, server_flags
+from pagewire.frontend.bench.offline.config import (
+    BenchKernelsConfig,
+    BenchLatencyConfig,
+    BenchStartupConfig,
+    BenchThroughputConfig,
+)
+from pagewire.frontend.cli.flags import Flag, bench_flags, bench_serve_flags, engine_flags, server_flags
 from tools.file_sizes import ROOT
 
 BEGIN, END = "<!-- flags: begin (made by python -m tools.flags_table) -->", "<!-- flags: end -->"
 BENCH_BEGIN, BENCH_END = BEGIN.replace("flags:", "bench flags:"), END.replace("flags:", "bench flags:")
+OFFLINE_BEGIN, OFFLINE_END = (
+    BEGIN.replace("flags:", "offline bench flags:"),
+    END.replace("flags:", "offline bench flags:"),
+)
 DOCUMENTS = ("docs/cli.md", "docs/benchmarking.md", "README.md")
 
 
@@ -37,7 +48,13 @@ def _row(flag: Flag) -> str:
 def with_table(text: str) -> str:
     """Return the document with its tables current; a document without the marks is returned as it is."""
     text = _with_part(text, BEGIN, END, [*engine_flags(), *server_flags()])
-    return _with_part(text, BENCH_BEGIN, BENCH_END, bench_serve_flags())
+    text = _with_part(text, BENCH_BEGIN, BENCH_END, bench_serve_flags())
+    return _with_part(text, OFFLINE_BEGIN, OFFLINE_END, _offline_bench_flags())
+
+
+def _offline_bench_flags() -> list[Flag]:
+    configs = (BenchThroughputConfig, BenchLatencyConfig, BenchStartupConfig, BenchKernelsConfig)
+    return [flag for config in configs for flag in bench_flags(config) if flag.section == "bench"]
 
 
 def _with_part(text: str, first_mark: str, last_mark: str, flags: Iterable[Flag]) -> str:
