@@ -108,22 +108,7 @@ class NativeSampling:
 
     def draw(self, rows: Sequence[DrawRow]) -> list[list[int]]:
         """See `Ops.draw`."""
-        requests = (DrawRequest * len(rows))(
-            *(
-                (
-                    row.logits.data_ptr(),
-                    row.key.seed,
-                    row.num_draws,
-                    row.filters.top_k,
-                    row.filters.top_p,
-                    row.filters.min_p,
-                    row.temperature,
-                    row.key.position & _UINT32_MASK,
-                    row.key.child & _UINT32_MASK,
-                )
-                for row in rows
-            )
-        )
+        requests = (DrawRequest * len(rows))(*map(_request_of, rows))
         ends = list(accumulate((row.num_draws for row in rows), initial=0))
         token_ids = (c_int64 * ends[-1])()
         status = self._library.pagewire_draw(self._handle, requests, len(rows), rows[0].logits.shape[0], token_ids)
@@ -149,6 +134,20 @@ class NativeSampling:
             top_token_ids=top_token_ids,
             top_logprobs=values[len(token_ids) :],
         )
+
+
+def _request_of(row: DrawRow) -> DrawRequest:
+    return DrawRequest(
+        row.logits.data_ptr(),
+        row.key.seed,
+        row.num_draws,
+        row.filters.top_k,
+        row.filters.top_p,
+        row.filters.min_p,
+        row.temperature,
+        row.key.position & _UINT32_MASK,
+        row.key.child & _UINT32_MASK,
+    )
 
 
 def _check(status: int, what: str, num_rows: int) -> None:
