@@ -3,6 +3,7 @@
 #include <new>
 
 #include "engine.h"
+#include "limits/limits.h"
 #include "model/decoder_stack.h"
 #include "runtime/build_info.h"
 #include "weights/pack.h"
@@ -72,6 +73,18 @@ int64_t pagewire_run_empty_phases(Engine* engine, int64_t num_phases, int64_t nu
     count.fetch_add(taken);
   });
   return count.load();
+}
+
+int64_t pagewire_read_memory(Engine* engine, const void* data, int64_t num_bytes, int64_t passes) {
+  return pagewire::read_memory(engine->runtime, data, num_bytes, passes);
+}
+
+int64_t pagewire_multiply_floats(Engine* engine, int64_t rounds) {
+  return pagewire::multiply_floats(engine->runtime, rounds);
+}
+
+int64_t pagewire_multiply_integers(Engine* engine, int64_t rounds) {
+  return pagewire::multiply_integers(engine->runtime, rounds);
 }
 
 int64_t pagewire_packed_bytes(int32_t layout, int32_t has_minimum, int64_t out_features, int64_t in_features) {

@@ -31,6 +31,13 @@ PAGEWIRE_API int32_t pagewire_num_threads(const pagewire::Engine* engine);
 // Run empty phases of so many tiles each; returns the tiles that ran. What the pool itself costs.
 PAGEWIRE_API int64_t pagewire_run_empty_phases(pagewire::Engine* engine, int64_t num_phases, int64_t num_tiles);
 
+// --- what the machine can do: see limits/limits.h -------------------------------------------------------------------
+// Work on all threads, for the caller to time; bytes read, and operations done.
+PAGEWIRE_API int64_t pagewire_read_memory(pagewire::Engine* engine, const void* data, int64_t num_bytes,
+                                          int64_t passes);
+PAGEWIRE_API int64_t pagewire_multiply_floats(pagewire::Engine* engine, int64_t rounds);
+PAGEWIRE_API int64_t pagewire_multiply_integers(pagewire::Engine* engine, int64_t rounds);
+
 // --- weights --------------------------------------------------------------------------------------------------------
 PAGEWIRE_API int64_t pagewire_packed_bytes(int32_t layout, int32_t has_minimum, int64_t out_features,
                                            int64_t in_features);

@@ -1,5 +1,6 @@
 // The kernels of one instruction set, and their table. A file of this folder includes its vector headers, says
-// PAGEWIRE_ISA (its namespace and the table's name) and PAGEWIRE_TABLE (the table), and includes this.
+// PAGEWIRE_ISA (its namespace and the table's name) and PAGEWIRE_TABLE (the table), and includes this. One whose
+// int_dot_<name>.h has whole tiles says PAGEWIRE_LINEAR_TILE too.
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +25,13 @@ namespace PAGEWIRE_ISA {
 #include "../kernels/quantize.inl"
 #include "../kernels/linear_dense.inl"
 #include "../kernels/linear.inl"
+#ifdef PAGEWIRE_LINEAR_TILE
+#include "../kernels/linear_tiles.inl"
+#else
+#define PAGEWIRE_LINEAR_TILE linear_tile
+#endif
 #include "../kernels/unpack_row.inl"
+#include "../kernels/limits.inl"
 #include "../kernels/attention.inl"
 #include "../kernels/sampling.inl"
 
@@ -34,7 +41,7 @@ extern const KernelTable PAGEWIRE_TABLE;
 const KernelTable PAGEWIRE_TABLE = {
     .name = PAGEWIRE_TEXT(PAGEWIRE_ISA),
     .quantize_row = PAGEWIRE_ISA::quantize_row,
-    .linear_tile = PAGEWIRE_ISA::linear_tile,
+    .linear_tile = PAGEWIRE_ISA::PAGEWIRE_LINEAR_TILE,
     .linear_work_bytes = PAGEWIRE_ISA::linear_work_bytes,
     .rms_norm_row = PAGEWIRE_ISA::rms_norm_row,
     .add_row = PAGEWIRE_ISA::add_row,
@@ -53,6 +60,8 @@ const KernelTable PAGEWIRE_TABLE = {
     .sum_of_exp = PAGEWIRE_ISA::sum_of_exp,
     .rank_in_row = PAGEWIRE_ISA::rank_in_row,
     .draw_row = PAGEWIRE_ISA::draw_row,
+    .multiply_floats = PAGEWIRE_ISA::multiply_floats,
+    .multiply_integers = PAGEWIRE_ISA::multiply_integers,
 };
 
 }  // namespace pagewire

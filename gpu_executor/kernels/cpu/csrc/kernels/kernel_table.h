@@ -38,7 +38,7 @@ struct OutputRows {
 };
 
 struct KernelTable {
-  const char* name;  // "avx2", "avx512", "avx512_vnni", "amx", "neon", "portable"
+  const char* name;  // "avx2", "avx512", "avx512_vnni", "amx", "neon", "neon_dot", "portable"
 
   // --- linear.inl -------------------------------------------------------------------------------------------------
   // Quantize one row of n floats: see ActivationRows. sums and half_sums may be null. Rounds half to even; a group of
@@ -86,6 +86,11 @@ struct KernelTable {
   int64_t (*rank_in_row)(const float* x, int64_t n, int64_t index);
   // argmax(score + noise) among the tokens that the cutoff keeps.
   int64_t (*draw_row)(const struct ScoreRow& row, const struct Cutoff& cutoff, const struct NoiseKey& key);
+
+  // --- limits.inl -------------------------------------------------------------------------------------------------
+  // Multiply in registers, and 8-bit numbers from the level-1 cache; return operations. result: two floats.
+  int64_t (*multiply_floats)(int64_t rounds, float* result);
+  int64_t (*multiply_integers)(int64_t rounds, float* result);
 };
 
 // The best table that this CPU can run, or the one of that name; null if the build or the CPU lacks it.

@@ -11,6 +11,7 @@ extern const KernelTable kAvx512Kernels;
 extern const KernelTable kAvx512VnniKernels;
 extern const KernelTable kAmxKernels;
 extern const KernelTable kNeonKernels;
+extern const KernelTable kNeonDotKernels;
 
 const char* source_digest() { return PAGEWIRE_SOURCE_DIGEST; }
 
@@ -28,8 +29,11 @@ const BuiltKernels* built_kernels() {
 #if PAGEWIRE_HAS_AVX2
       {&kAvx2Kernels, cpu_has_avx2},
 #endif
+#if PAGEWIRE_HAS_NEON_DOT
+      {&kNeonDotKernels, cpu_has_neon_dot},
+#endif
 #if PAGEWIRE_HAS_NEON
-      {&kNeonKernels, cpu_has_neon_dot},
+      {&kNeonKernels, [] { return true; }},  // part of 64-bit ARM
 #endif
       {&kPortableKernels, [] { return true; }},
       {nullptr, nullptr},

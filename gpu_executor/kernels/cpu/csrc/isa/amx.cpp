@@ -1,0 +1,8 @@
+// x86-64 with AMX's tiles of 8-bit integers, and AVX-512 with VNNI.
+#include "int_dot_amx.h"
+#include "vec_avx512.h"
+
+#define PAGEWIRE_ISA amx
+#define PAGEWIRE_TABLE kAmxKernels
+#define PAGEWIRE_LINEAR_TILE linear_tile_by_tiles
+#include "kernel_table.inl"

@@ -1,0 +1,44 @@
+// Loops that do nothing but multiply, to say how far a kernel is from what the machine can do. See limits/limits.h.
+//
+// Included by isa/*.cpp after linear.inl.
+
+// As many chains as hide the latency of a multiply-add: no memory, no dependence. Returns operations, two a product.
+static int64_t multiply_floats(int64_t rounds, float* result) {
+  constexpr int kChains = kDenseAccumulators < 12 ? kDenseAccumulators : 12;
+  const Vec factor = broadcast(result[0]), small = broadcast(result[1]);
+  Vec sums[kChains];
+#pragma GCC unroll 16
+  for (int i = 0; i < kChains; ++i) sums[i] = broadcast(static_cast<float>(i));
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kChains; ++i) sums[i] = fma(sums[i], factor, small);
+  }
+  Vec total = sums[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < kChains; ++i) total = add(total, sums[i]);
+  result[0] = reduce_add(total);
+  return rounds * kChains * kVecSize * 2;
+}
+
+// What a tile of 4-bit weights does with a group but for scaling it: codes and activations from the level-1 cache,
+// integer sums of all its rows. Returns operations, two a product.
+static int64_t multiply_integers(int64_t rounds, float* result) {
+  constexpr int kRows = kIntTileRows;
+  alignas(64) uint8_t codes[kPanel * kGroup];
+  alignas(64) int8_t values[kRows * kGroup];
+  for (int64_t i = 0; i < kPanel * kGroup; ++i) codes[i] = static_cast<uint8_t>(i % 16);
+  for (int64_t i = 0; i < kRows * kGroup; ++i) values[i] = static_cast<int8_t>(i % 7 - 3);
+  Vec total = zero();
+  for (int64_t round = 0; round < rounds; ++round) {
+    asm volatile("" : : "r"(codes), "r"(values) : "memory");  // or the loop's work is done once
+    NibbleSum sums[kRows][kIntVecs];
+    sum_nibbles<kRows, true>(codes, values, kGroup, sums);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+      for (int vec = 0; vec < kIntVecs; ++vec) total = add(total, to_floats(sums[row][vec]));
+    }
+  }
+  result[0] = reduce_add(total);
+  return rounds * kRows * kPanel * kGroup * 2;
+}
