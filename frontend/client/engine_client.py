@@ -280,7 +280,11 @@ class AsyncEngineClient:
         self._is_taking = True
         try:
             for message in messages:
-                if self._death is None:
+                if self._death is not None:
+                    break
+                if type(message) is StepOutputs:  # nearly all are
+                    self._take_outputs(message)
+                else:
                     self._take(message)
         finally:
             self._is_taking = False
@@ -296,14 +300,14 @@ class AsyncEngineClient:
 
     def _take(self, message: CoreMessage) -> None:
         match message:
-            case StepOutputs():
-                self._take_outputs(message)
             case UtilityResult():
                 answer = self._calls.get(message.call_id)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
             case Goodbye():
                 self.mark_dead(PagewireError.from_info(message.error))
+            case StepOutputs():
+                self._take_outputs(message)
             case Ping() | Ready():
                 pass
 

@@ -47,7 +47,7 @@ class Mailbox:
         self.ended_at: float | None = None
         self._pending: dict[int, TokenDelta] = {}
         self._has_changed = False
-        self._listener: Callable[[], None] | None = None
+        self._listener: Callable[[bool], None] | None = None
         self._change: asyncio.Future[None] | None = None
         self.has_ended = asyncio.Event()
         self._post = post
@@ -117,8 +117,8 @@ class Mailbox:
             return None
         return self._pending.pop(next(iter(self._pending)))
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """Have `listener` called after each change, without a task in between; None: no more."""
+    def listen(self, listener: Callable[[bool], None] | None) -> None:
+        """Have `listener(has_ended)` called after each change, without a task in between; None: no more."""
         self._listener = listener
 
     async def wait(self) -> None:
@@ -130,7 +130,7 @@ class Mailbox:
         """Tell those who wait for a change."""
         self._has_changed = False
         if self._listener is not None:
-            self._listener()
+            self._listener(self.end is not None)
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
@@ -233,10 +233,11 @@ class TokenStream:
         """Return what waits longest, as `__anext__` does; None if nothing waits now."""
         return self._mailbox.take()
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
+    def listen(self, listener: Callable[[bool], None] | None) -> None:
         """Have `listener` called on the event loop whenever there may be something to `take`, or the end came.
 
-        It must not raise. None takes it away. It comes instead of `async for`, for those who can't afford a task.
+        It is told whether the end came, and must not raise. None takes it away. It comes instead of `async for`, for
+        those who can't afford a task.
         """
         self._mailbox.listen(listener)
 

@@ -45,6 +45,7 @@ class EventStream:
 
     def __init__(self, request: web.Request, times: StreamTimes, headers: Mapping[str, str] | None = None) -> None:
         self.response = web.StreamResponse(headers={**_HEADERS, **(headers or {})})
+        self._protocol = request.protocol
         self._request = request
         self._times = times
         self._loop = asyncio.get_running_loop()
@@ -66,19 +67,23 @@ class EventStream:
     @property
     def is_blocked(self) -> bool:
         """Whether the client has yet to take what was written: whoever has more to send waits in `drain`."""
-        return self._request.protocol.writing_paused
+        return self._protocol.writing_paused
 
-    def write(self, events: bytes) -> None:
+    def write(self, events: bytes) -> bool:
         """Write whole events, whether the client keeps up or not.
+
+        Returns:
+            Whether it does; see `is_blocked`.
 
         Raises:
             ConnectionError: the client is gone.
         """
-        transport = self._request.transport
+        transport = self._protocol.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client is gone")
         self._last_write = self._loop.time()
         transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._is_chunked else events)
+        return not self._protocol.writing_paused
 
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was written; a client that takes nothing is cut off.

@@ -12,6 +12,7 @@ from pagewire.ipc.errors import InvalidRequest
 from ..http.sse import event
 from ..text.generation import TextChunk
 from .call import Answer, Call, start_call
+from .event_template import EventTemplate
 from .json_body import JsonBody, encode_json, json_response
 from .logprobs import ChatLogprobsWriter, write_prompt_logprobs
 from .messages import render_messages
@@ -112,6 +113,8 @@ class _ChatChunkWriter:
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
         self._returns_ids = bool(answer.body.return_token_ids)
+        self._templates: dict[int, EventTemplate] = {}
+        self._sends_text_alone = answer.logprobs is None and not continuous_usage and not self._returns_ids
 
     def head(self, prompt_index: int) -> bytes:
         """See `ChunkWriter`."""
@@ -124,6 +127,8 @@ class _ChatChunkWriter:
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
         """See `ChunkWriter`."""
+        if self._sends_text_alone and chunk.finish_reason is None:
+            return self._text_event(chunk.index, chunk.text) if chunk.text else b""
         events = b""
         logprobs: ChatLogprobs | None = None
         if self._answer.logprobs is not None and chunk.logprobs:
@@ -151,6 +156,15 @@ class _ChatChunkWriter:
     def usage(self, usage: Usage) -> bytes:
         """See `ChunkWriter`."""
         return self._write([], usage)
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        template = self._templates.get(index)
+        if template is None:
+            template = EventTemplate(
+                lambda text: self._event(ChatChunkChoice(index=index, delta=ChatDelta(content=text)))
+            )
+            self._templates[index] = template
+        return template.fill(text)
 
     def _event(self, choice: ChatChunkChoice, prompt_token_ids: list[int] | UnsetType = UNSET) -> bytes:
         return self._write([choice], self._answer.call.usage() if self._continuous_usage else None, prompt_token_ids)

@@ -14,6 +14,7 @@ from ..http.sse import event
 from ..text.generation import TextChunk
 from .call import Answer, Call, start_call
 from .echo import EchoedPrompt
+from .event_template import EventTemplate
 from .json_body import JsonBody, encode_json, json_response
 from .logprobs import CompletionLogprobsWriter, cut_tokens, join_logprobs, write_prompt_logprobs
 from .params import check_stream_options, sampling_params
@@ -203,7 +204,11 @@ class _CompletionChunkWriter:
         self._continuous_usage = continuous_usage
         self._returns_ids = bool(answer.body.return_token_ids)
         self._logprobs: dict[int, CompletionLogprobsWriter] = {}
-        self._num_characters: defaultdict[int, int] = defaultdict(int)  # sent, by choice index
+        self._num_characters: defaultdict[int, int] = defaultdict(int)  # sent, by choice index; for logprobs
+        self._templates: dict[int, EventTemplate] = {}
+        self._sends_text_alone = (
+            answer.body.logprobs is None and answer.call.shows_output and not continuous_usage and not self._returns_ids
+        )
 
     def head(self, prompt_index: int) -> bytes:
         """See `ChunkWriter`."""
@@ -227,6 +232,8 @@ class _CompletionChunkWriter:
         """See `ChunkWriter`."""
         answer = self._answer
         index = answer.choice_index(prompt_index, chunk.index)
+        if self._sends_text_alone and chunk.finish_reason is None:
+            return self._text_event(index, chunk.text) if chunk.text else b""
         is_last = chunk.finish_reason is not None
         events = b""
         self._num_characters[index] += len(chunk.text)
@@ -251,6 +258,13 @@ class _CompletionChunkWriter:
     def usage(self, usage: Usage) -> bytes:
         """See `ChunkWriter`."""
         return self._write([], usage)
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        template = self._templates.get(index)
+        if template is None:
+            template = EventTemplate(lambda text: self._event(CompletionChoice(index=index, text=text)))
+            self._templates[index] = template
+        return template.fill(text)
 
     def _write_logprobs(
         self, prompt_index: int, index: int, chunk: TextChunk, *, is_last: bool

@@ -83,6 +83,7 @@ class _Forwarding:
         self._prompt_index = prompt_index
         self._generation = call.generations[prompt_index]
         self._has_begun = False
+        self._is_blocked = False
         self._error: Exception | None = None
         self._wake = asyncio.Event()
 
@@ -95,32 +96,32 @@ class _Forwarding:
         """
         self._generation.listen(self._on_change)
         try:
-            self._on_change()
             while True:
+                self._on_change(self._generation.has_ended)
                 await self._wake.wait()
                 self._wake.clear()
-                await self._stream.drain()
-                self._on_change()
                 if self._error is not None:
                     raise self._error
-                if self._generation.has_ended and not self._stream.is_blocked:
+                if not self._is_blocked:
                     self._generation.raise_error()
                     return
+                await self._stream.drain()
+                self._is_blocked = False
         finally:
             self._generation.listen(None)
 
-    def _on_change(self) -> None:
+    def _on_change(self, has_ended: bool) -> None:
+        if self._is_blocked or self._error is not None:
+            return
         try:
-            if self._error is None:
-                self._forward()
+            self._forward()
         except Exception as error:  # whatever it is, it is this answer's: others' tokens are in the same message
             self._error = error
-        if self._error is not None or self._generation.has_ended or self._stream.is_blocked:
+        if has_ended or self._is_blocked or self._error is not None:
             self._wake.set()
 
     def _forward(self) -> None:
-        stream = self._stream
-        while not stream.is_blocked and (chunk := self._generation.take()) is not None:
+        while not self._is_blocked and (chunk := self._generation.take()) is not None:
             self._call.count(self._prompt_index, chunk)
             events = self._writer.chunk(self._prompt_index, chunk)
             if not self._has_begun:
@@ -128,4 +129,4 @@ class _Forwarding:
                 # Only now: the logprobs of an echoed prompt come with its first token.
                 events = self._writer.head(self._prompt_index) + events
             if events:
-                stream.write(events)
+                self._is_blocked = not self._stream.write(events)

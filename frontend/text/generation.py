@@ -229,7 +229,7 @@ class Generation:
         delta = self._stream.take()
         return None if delta is None else self._to_text(delta)
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
+    def listen(self, listener: Callable[[bool], None] | None) -> None:
         """Have `listener` called whenever there may be something to `take`; see `TokenStream.listen`."""
         self._stream.listen(listener)
 

@@ -71,6 +71,17 @@ class TextOutput:
 
     def push(self, delta: TokenDelta) -> TextChunk:
         """Add a delta; after the chunk with a finish_reason there must be no other."""
+        if delta.finish_reason is None and self._stops is None and self._detokenizer is not None:  # nearly always
+            self._num_output_tokens += len(delta.token_ids)
+            return TextChunk(
+                index=self._index,
+                text=self._detokenizer.push(delta.token_ids),
+                token_ids=delta.token_ids,
+                logprobs=delta.logprobs,
+                finish_reason=None,
+                stop_reason=None,
+                num_output_tokens=self._num_output_tokens,
+            )
         token_ids, logprobs = delta.token_ids, delta.logprobs
         finish_reason = None if delta.finish_reason is None else str(delta.finish_reason)
         stop_reason: int | str | None = delta.stop_reason
