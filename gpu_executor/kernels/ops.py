@@ -22,10 +22,9 @@ from pagewire.ipc.errors import ConfigError
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
-from .draws import DrawRow, OutputRows, RowLogprobs
+from .draws import OutputRows
 from .layouts import AttentionWeights, DecoderLayerWeights, LinearWeight, MLPWeights, RotaryTable
-from .reference import draws as reference_draws
-from .reference import logprobs as reference_logprobs
+from .sampling_ops import SamplingOps
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class KVCacheShape(NamedTuple):
     value: tuple[int, ...]
 
 
-class Ops(ABC):
+class Ops(SamplingOps, ABC):
     """One backend's kernels.
 
     Attributes:
@@ -304,39 +303,6 @@ class Ops(ABC):
         if len(kept_rows) < logits.shape[0]:
             logits = logits[torch.tensor(kept_rows, dtype=torch.int64, device=logits.device)]
         return OutputRows(best_values=best_values.tolist(), best_ids=best_ids.tolist(), logits=logits)
-
-    def argmax(self, row: Tensor) -> tuple[float, int]:
-        """Return the largest of a row, [size] float32, and the lowest index that has it."""
-        value, index = row.max(dim=-1)
-        return float(value), int(index)
-
-    def draw(self, rows: Sequence[DrawRow]) -> list[list[int]]:
-        """Draw argmax(logit / temperature + Gumbel noise) among the tokens that each row's filters leave.
-
-        The noise is a pure function of the key and the token id: Philox4x32-10 with the key (seed) and the counter
-        (token id >> 2, position, child, 0), 32 bits each but the seed; the token takes word (token id & 3) of the four,
-        u = (word + 0.5) / 2^32, and its noise is -log(-log(u)) in float64. Backends agree but for the last bits of a
-        logarithm or an exponential.
-
-        Args:
-            rows: any mix of parameters.
-
-        Returns:
-            One list of token ids a row, one a draw.
-
-        Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC'11).
-        """
-        return reference_draws.draw(rows)
-
-    def logprobs(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> RowLogprobs:
-        """Return the logarithm of the softmax for some tokens of a row, their ranks, and the row's best tokens.
-
-        Args:
-            logits: [num_drawable] float32, contiguous, the largest finite.
-            token_ids: the tokens.
-            num_top: how many of the best; -1 for all.
-        """
-        return reference_logprobs.logprobs(logits, token_ids, num_top)
 
     def _norm(self, hidden: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         if residual is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
 
-from ..kernels.ops import Ops
+from ..kernels.sampling_ops import SamplingOps
 
 LOGITS_NOT_FINITE = (
     "The model's logits for this request are not finite (NaN or infinite); try --dtype float32, and --kv-cache-dtype "
@@ -18,7 +18,7 @@ LOGITS_NOT_FINITE = (
 )
 
 
-def token_logprobs(ops: Ops, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+def token_logprobs(ops: SamplingOps, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
     """Return the logprob and rank of some tokens under one row, each beside the row's alternatives.
 
     Args:
@@ -40,7 +40,9 @@ def token_logprobs(ops: Ops, logits: Tensor, token_ids: Sequence[int], num_top: 
     ]
 
 
-def prompt_token_logprobs(ops: Ops, logits: Tensor, next_token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+def prompt_token_logprobs(
+    ops: SamplingOps, logits: Tensor, next_token_ids: Sequence[int], num_top: int
+) -> list[TokenLogprobs]:
     """Return the logprob of each prompt token under the row before it.
 
     Args:

@@ -20,7 +20,7 @@ from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 
 from ..kernels.draws import DrawRow, Filters, NoiseKey, OutputRows
-from ..kernels.ops import Ops
+from ..kernels.sampling_ops import SamplingOps
 from .logits_processors import LogitsProcessor, TokenHistory, apply_processors, make_processors
 from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
 
@@ -102,7 +102,7 @@ class Sampler:
         ops: finds best tokens and draws.
     """
 
-    def __init__(self, vocab_size: int, ops: Ops) -> None:
+    def __init__(self, vocab_size: int, ops: SamplingOps) -> None:
         self._vocab_size = vocab_size
         self._ops = ops
 

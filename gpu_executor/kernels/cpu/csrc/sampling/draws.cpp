@@ -39,21 +39,25 @@ void Draws::draw(const DrawRequest* requests, int64_t num_requests, int64_t num_
     first_draw_[i] = num_draws;
     num_draws += requests[i].num_draws;
   }
-  runtime_.pool.run([&](Team& team) {
-    PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
-    team.for_tiles(num_requests, [&](int64_t index) {
-      const DrawRequest& request = requests[index];
-      Scratch& scratch = *scratch_[team.thread()];
-      const ScoreRow row = make_row(scratch, request.logits, num_drawable, request.temperature);
-      const Cutoff cutoff = scratch.finder.cutoff(row, {request.top_k, request.top_p, request.min_p});
-      const uint64_t seed = static_cast<uint64_t>(request.seed);
-      NoiseKey key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), request.position, request.child};
-      for (int64_t draw = 0; draw < request.num_draws; ++draw, ++key.child) {
-        token_ids[first_draw_[index] + draw] = runtime_.kernels.draw_row(row, cutoff, key);
-      }
+  const auto draw_from = [&](int64_t index, Scratch& scratch) {
+    const DrawRequest& request = requests[index];
+    const ScoreRow row = make_row(scratch, request.logits, num_drawable, request.temperature);
+    const Cutoff cutoff = scratch.finder.cutoff(row, {request.top_k, request.top_p, request.min_p});
+    const uint64_t seed = static_cast<uint64_t>(request.seed);
+    NoiseKey key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), request.position, request.child};
+    for (int64_t draw = 0; draw < request.num_draws; ++draw, ++key.child) {
+      token_ids[first_draw_[index] + draw] = runtime_.kernels.draw_row(row, cutoff, key);
+    }
+  };
+  PhaseClock clock(&runtime_.profile);
+  if (num_requests == 1) {  // to wake the other threads would take longer
+    draw_from(0, *scratch_[0]);
+  } else {
+    runtime_.pool.run([&](Team& team) {
+      team.for_tiles(num_requests, [&](int64_t index) { draw_from(index, *scratch_[team.thread()]); });
     });
-    clock.end_phase(PhaseKind::kSampling);
-  });
+  }
+  clock.end_phase(PhaseKind::kSampling);
 }
 
 void Draws::describe(const float* logits, int64_t num_drawable, int64_t num_top, const int64_t* token_ids,
