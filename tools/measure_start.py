@@ -1,20 +1,26 @@
 """Measure the start and the rest of a server: `python -m tools.measure_start [MODEL] [--idle-seconds 20]`.
 
 Prints what `import pagewire` takes, how long `pagewire serve` needs until /health answers, the resident memory of each
-process, and the share of a core that the idle server uses. Linux only: it reads /proc.
+process, and the share of a core that the idle server uses. With `--fill-tokens 32768`, also the executor's memory after
+the keys and values of so many tokens were written. Linux only: it reads /proc.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
 import re
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 from tools.serving import children_of, serving
+
+_PROMPT_TOKENS = 1024
 
 
 def main() -> int:
@@ -22,6 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default="SmolLM2-135M-Instruct")
     parser.add_argument("--idle-seconds", type=float, default=20.0)
+    parser.add_argument("--fill-tokens", type=int, default=0)
     args = parser.parse_args()
     print(f"import pagewire                {import_ms():8.1f} ms  (best of 5)")
     started = time.perf_counter()
@@ -39,6 +46,9 @@ def main() -> int:
         for name, pid in processes.items():
             used = (cpu_s(pid) - before[name]) / args.idle_seconds
             print(f"idle, {name:<12}            {100 * used:9.2f} % of a core")
+        if args.fill_tokens:
+            fill_kv_cache(server.url, args.model, args.fill_tokens)
+            print(f"executor, {args.fill_tokens} tokens of KV later {resident_mib(executor):9.1f} MiB")
     return 0
 
 
@@ -47,6 +57,17 @@ def import_ms() -> float:
     code = "import time; t = time.perf_counter(); import pagewire; print(time.perf_counter() - t)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
     return min(float(run.stdout) for run in runs) * 1000
+
+
+def fill_kv_cache(url: str, model: str, num_tokens: int) -> None:
+    """Send prompts of so many tokens in total, no two alike: their blocks stay in the prefix cache."""
+    generator = random.Random(0)
+    for _ in range(num_tokens // _PROMPT_TOKENS):
+        prompt = [generator.randrange(1000, 40_000) for _ in range(_PROMPT_TOKENS)]
+        body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 1}).encode()
+        request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            answer.read()
 
 
 def resident_mib(pid: int) -> float:
