@@ -172,6 +172,7 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
     "kv_cache_dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
     "log_level": {"warn": "warning"},
+    "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),
 }
 
 

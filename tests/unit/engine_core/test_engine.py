@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
@@ -201,3 +203,28 @@ def test_filled_slots_are_those_of_the_tokens_that_are_kept():
     assert driver.engine.stats.num_filled_slots == 4 + 3 * 3
     driver.run()
     assert driver.engine.stats.num_filled_slots == 0
+
+
+def test_nearly_all_slots_in_allocated_blocks_hold_a_token():
+    lengths = [500 + 7 * index for index in range(64)]
+    driver = build_driver(block_size=16, num_blocks=64 * 70, max_model_len=2048, max_num_seqs=64, budget=4096)
+    driver.checks_invariants = False  # they look at every slot of every step
+    driver.add(*(build_request(i, [i] * length, max_tokens=20) for i, length in enumerate(lengths, start=1)))
+    while driver.engine.stats.num_waiting or driver.engine.stats.num_generation_tokens < 64:
+        driver.step()
+    stats = driver.engine.stats
+    assert stats.num_running == 64
+    assert stats.num_filled_slots / (16 * stats.num_used_blocks) >= 0.95
+
+
+def test_rows_are_nearly_always_busy_while_requests_wait_whatever_their_lengths():
+    rng = random.Random(5)
+    driver = build_driver(block_size=16, num_blocks=2000, max_model_len=1024, max_num_seqs=8, budget=512, is_async=True)
+    driver.checks_invariants = False
+    lengths = [(rng.randint(4, 60), min(200, round(rng.lognormvariate(4.2, 0.8)))) for _ in range(60)]
+    driver.add(
+        *(build_request(i, [i] * prompt, max_tokens=output) for i, (prompt, output) in enumerate(lengths, start=1))
+    )
+    driver.run()
+    stats = driver.engine.stats
+    assert stats.num_busy_rows / stats.num_available_rows >= 0.95

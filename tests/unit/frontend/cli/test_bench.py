@@ -159,3 +159,8 @@ def test_given_values_are_spelled_out_for_another_command():
     assert spelled_out(flags, given) == [
         "--num-prompts", "5", "--ignore-eos", "--goodput", "ttft:5", "--goodput", "e2el:9", "--no-save-result",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["prefix_repetition", "shared-prefix", "prefix-repetition"])
+def test_shared_prefixes_have_more_than_one_name(name: str):
+    assert config_of("--dataset-name", name).dataset.dataset_name == "prefix_repetition"
