@@ -41,6 +41,7 @@ def tiny_gguf(
     quant: str = "F32",
     *,
     embedding_quant: str | None = None,
+    value_quant: str | None = None,
     num_shards: int = 1,
     **options: Any,
 ) -> TinyGGUF:
@@ -48,10 +49,12 @@ def tiny_gguf(
     if quant.endswith("_K"):
         options = {"hidden_size": 256, "head_dim": 64, **options}
     spec = msgspec.convert({"family": family, **options}, TinyModelSpec)
-    directory = _cache_directory() / f"{family}-{quant}-{_digest(spec, embedding_quant, num_shards)}"
+    directory = _cache_directory() / f"{family}-{quant}-{_digest(spec, embedding_quant, value_quant, num_shards)}"
     path, reference = directory / "tiny.gguf", directory / "reference"
     if not directory.exists():
-        weights = write_gguf(spec, path, quant, embedding_quant=embedding_quant, num_shards=num_shards)
+        weights = write_gguf(
+            spec, path, quant, embedding_quant=embedding_quant, value_quant=value_quant, num_shards=num_shards
+        )
         write_hugging_face(msgspec.structs.replace(spec, dtype="float32"), reference, weights=weights)
     if num_shards > 1:
         path = directory / f"tiny-00001-of-{num_shards:05d}.gguf"

@@ -42,7 +42,13 @@ _LAYER_NAMES = {
 
 
 def write_gguf(
-    spec: TinyModelSpec, path: Path, quant: str = "F32", *, embedding_quant: str | None = None, num_shards: int = 1
+    spec: TinyModelSpec,
+    path: Path,
+    quant: str = "F32",
+    *,
+    embedding_quant: str | None = None,
+    value_quant: str | None = None,
+    num_shards: int = 1,
 ) -> dict[str, torch.Tensor]:
     """Write a GGUF file and return the weights that it really holds.
 
@@ -51,6 +57,8 @@ def write_gguf(
         path: the file; with several shards, -0000i-of-0000N is put before its suffix.
         quant: the type of every matrix, one of `GGUF_TYPES`. Norms and biases are F32, as always in GGUF.
         embedding_quant: the type of the embedding and the output matrix, None: `quant`.
+        value_quant: the type of the value and down projections, which files such as Q4_K_M keep in more bits; None:
+            `quant`.
         num_shards: files to split into.
 
     Returns:
@@ -63,8 +71,10 @@ def write_gguf(
     tensors: dict[str, tuple[NDArray[np.generic], gguf.GGMLQuantizationType]] = {}
     stored: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
-        is_top = name in (EMBEDDING, OUTPUT)
-        type_name = "F32" if weight.dim() == 1 else (embedding_quant or quant) if is_top else quant
+        type_name = "F32"
+        if weight.dim() > 1:
+            special = embedding_quant if name in (EMBEDDING, OUTPUT) else value_quant if _is_value(name) else None
+            type_name = special or quant
         packed, stored[name] = _quantize(weight, type_name)
         tensors[gguf_name(name)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
     factors = _llama3_factors(spec)
@@ -92,6 +102,10 @@ def gguf_name(name: str) -> str:
     _, _, layer, rest = name.split(".", 3)
     module, kind = rest.rsplit(".", 1)
     return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+
+
+def _is_value(name: str) -> bool:
+    return ".v_proj." in name or ".down_proj." in name
 
 
 def _quantize(weight: torch.Tensor, type_name: str) -> tuple[NDArray[np.generic], torch.Tensor]:

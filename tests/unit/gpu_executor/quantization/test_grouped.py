@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
-from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
+from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
+from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 from pagewire.gpu_executor.kernels.reference.dequantize import bias_of, dequantize
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.models.llama import LlamaForCausalLM
@@ -88,7 +90,7 @@ def test_model_holds_the_same_values_as_an_unpacked_one(quant: str) -> None:
             (mine.mlp.gate_up.weight, theirs.mlp.gate_up.weight),
             (mine.mlp.down.weight, theirs.mlp.down.weight),
         ):
-            assert not isinstance(a, StackedWeight)
+            assert isinstance(a, Int4Weight | Int8Weight | DenseWeight)
             assert torch.equal(dequantize(a), dequantize(b))
         a_bias, b_bias = bias_of(mine.attention.qkv.weight), bias_of(theirs.attention.qkv.weight)
         assert a_bias is not None
@@ -97,3 +99,33 @@ def test_model_holds_the_same_values_as_an_unpacked_one(quant: str) -> None:
     assert torch.equal(dequantize(kept.output.weight), dequantize(dense.output.weight))
     ids = torch.tensor([5, 0, 511])
     assert torch.equal(kept.embedding.forward(ids), dense.embedding.forward(ids))
+
+
+def test_shards_of_two_types_are_stacked_in_their_order() -> None:
+    path = tiny_gguf("llama", "Q4_K", value_quant="Q6_K").path
+    kept, dense = load(path, KeepingOps(), None), load(path, ReferenceOps(), torch.float32)
+    for mine, theirs in zip(kept.layers, dense.layers, strict=True):
+        qkv = mine.attention.qkv.weight
+        assert isinstance(qkv, StackedWeight)
+        assert [type(part) for part in qkv.parts] == [Int4Weight, Int8Weight]
+        assert isinstance(mine.mlp.gate_up.weight, Int4Weight)
+        # K-quants lose a rounding of their scales to fp16: see formats/gguf_grouped.py.
+        expected = dequantize(theirs.attention.qkv.weight)
+        torch.testing.assert_close(dequantize(qkv), expected, rtol=0, atol=float(2**-9 * expected.abs().max()))
+
+
+@pytest.mark.parametrize(("quant", "value_quant"), [("Q4_K", "Q6_K"), ("Q5_1", "Q8_0"), ("Q4_0", "F16")])
+def test_compiled_products_of_a_loaded_model_are_near_the_references(quant: str, value_quant: str) -> None:
+    try:
+        ops = CpuOps(num_threads=2)
+    except LibraryMissing as exc:
+        pytest.skip(str(exc))
+    path = tiny_gguf("llama", quant, value_quant=value_quant, attention_bias=True).path
+    model, reference = load(path, ops, None), load(path, ReferenceOps(), torch.float32)
+    ids = torch.tensor([5, 0, 511])
+    hidden = reference.embedding.forward(ids)
+    torch.testing.assert_close(model.embedding.forward(ids), hidden, rtol=1e-3, atol=1e-4)
+    for mine, theirs in zip(model.layers, reference.layers, strict=True):
+        for a, b in ((mine.attention.qkv, theirs.attention.qkv), (mine.mlp.gate_up, theirs.mlp.gate_up)):
+            expected = b.forward(hidden)
+            assert (a.forward(hidden) - expected).norm() < 0.01 * expected.norm()
