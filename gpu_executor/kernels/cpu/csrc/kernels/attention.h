@@ -23,6 +23,9 @@ constexpr int64_t kKeySplit = 256;
 
 // Rows of a tile, about: what a step of keys, once converted to floats, is used for.
 constexpr int64_t kTileRows = 96;
+// A KV head with no more rows than this in a tile, as in decoding, may read keys where they lie, and a task may take
+// several such heads through the cache side by side.
+constexpr int64_t kFewRows = 8;
 
 struct AttentionStep {  // one layer of one step; all pointers are the caller's
   const float* query;   // [num_tokens, num_heads * head_dim] rows at query_stride, rotated
@@ -57,7 +60,8 @@ inline int64_t attention_partial_floats(int64_t head_dim) { return kPartialHead 
 // row's query, two sets of weighted values, scores of a step and a few numbers of its own.
 inline int64_t attention_work_bytes(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
   const int64_t channels = round_up(head_dim, 16);
-  const int64_t rows = attention_tile_tokens(num_heads, num_kv_heads) * (num_heads / num_kv_heads);
+  const int64_t tile_rows = attention_tile_tokens(num_heads, num_kv_heads) * (num_heads / num_kv_heads);
+  const int64_t rows = tile_rows > kFewRows * num_kv_heads ? tile_rows : kFewRows * num_kv_heads;
   return 4 * (2 * kKeyStep * channels + rows * (3 * channels + kKeyStep) + round_up(rows, 16) * 8);
 }
 

@@ -20,8 +20,10 @@ constexpr float kSmallestTask = 400.0f;
 // rows saves the writing and merging of partial results, so that the first number is larger than the second.
 constexpr float kCutAtShare = 1.0f / 3;
 constexpr float kPieceOfShare = 1.0f / 8;
-// KV heads of a request stay together if that makes no more than this of a thread's share.
+// KV heads of a request stay together if that makes no more than this of a thread's share. With few rows they read a
+// block's heads side by side, which memory rewards (6 KB at a time instead of 2: 20 % faster).
 constexpr float kTogetherOfShare = 1.0f / 16;
+constexpr float kFewRowsTogetherOfShare = 1.0f / 6;
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
@@ -40,13 +42,15 @@ void AttentionPlan::build(const AttentionShape& shape, int64_t num_reqs, const i
   float total_cost = 0;
   for (const Tile& tile : tiles_) total_cost += tile.cost * static_cast<float>(shape.num_kv_heads);
   const float share = total_cost / static_cast<float>(num_threads);
+  const int32_t heads = narrow(shape.num_kv_heads);
   for (const Tile& tile : tiles_) {
-    const float cost = tile.cost * static_cast<float>(shape.num_kv_heads);
     if (num_threads > 1 && tile.cost > share * kCutAtShare && tile.split_end - tile.split_begin > 1) {
-      add_split_tile(tile, shape, share * kPieceOfShare);
-    } else {
-      add_whole_tile(tile, shape.num_kv_heads, num_threads == 1 || cost < std::max(share * kTogetherOfShare, kSmallestTask));
+      add_split_tile(tile, shape, share);
+      continue;
     }
+    const float most = share * (tile.has_few_rows ? kFewRowsTogetherOfShare : kTogetherOfShare);
+    const bool together = num_threads == 1 || tile.cost * static_cast<float>(heads) < std::max(most, kSmallestTask);
+    add_tasks(tile, tile.split_begin, tile.split_end, heads, together ? heads : 1, -1);
   }
   order_tasks();
 }
@@ -68,33 +72,37 @@ void AttentionPlan::cut_tokens(const AttentionShape& shape, int64_t num_reqs, co
       const float rows = static_cast<float>(end - begin) * heads;
       tiles_.push_back({narrow(request), narrow(begin), narrow(end), narrow(key_begin / kKeySplit),
                         narrow(divide_up(key_end, kKeySplit)),
-                        static_cast<float>(key_end - key_begin) * (rows + kKeyCostInRows)});
+                        static_cast<float>(key_end - key_begin) * (rows + kKeyCostInRows),
+                        rows <= static_cast<float>(kFewRows)});
     }
   }
 }
 
-void AttentionPlan::add_whole_tile(const Tile& tile, int64_t num_kv_heads, bool together) {
-  const int32_t heads = narrow(num_kv_heads), step = together ? heads : 1;
-  for (int32_t head = 0; head < heads; head += step) {
-    add_task({tile.request, tile.token_begin, tile.token_end, head, head + step, tile.split_begin, tile.split_end, -1},
-             tile.cost * static_cast<float>(step));
+void AttentionPlan::add_tasks(const Tile& tile, int32_t split_begin, int32_t split_end, int32_t num_kv_heads,
+                              int32_t heads_at_once, int64_t partial) {
+  const float part = static_cast<float>(split_end - split_begin) / static_cast<float>(tile.split_end - tile.split_begin);
+  for (int32_t head = 0; head < num_kv_heads; head += heads_at_once) {
+    add_task({tile.request, tile.token_begin, tile.token_end, head, head + heads_at_once, split_begin, split_end, partial},
+             tile.cost * part * static_cast<float>(heads_at_once));
   }
 }
 
-void AttentionPlan::add_split_tile(const Tile& tile, const AttentionShape& shape, float target_cost) {
-  const int32_t num_splits = tile.split_end - tile.split_begin;
+void AttentionPlan::add_split_tile(const Tile& tile, const AttentionShape& shape, float share) {
+  const int32_t num_splits = tile.split_end - tile.split_begin, heads = narrow(shape.num_kv_heads);
   const float split_cost = tile.cost / static_cast<float>(num_splits);
-  const int32_t splits_per_task = std::max(1, static_cast<int32_t>(target_cost / split_cost));
-  const int64_t rows = (tile.token_end - tile.token_begin) * (shape.num_heads / shape.num_kv_heads);
+  const bool together = tile.has_few_rows && split_cost * static_cast<float>(heads) < share * kPieceOfShare;
+  const int32_t heads_at_once = together ? heads : 1;
+  const float splits_of_piece = share * kPieceOfShare / (split_cost * static_cast<float>(heads_at_once));
+  const int32_t splits_per_task = std::max(1, static_cast<int32_t>(splits_of_piece));
+  const int64_t rows = (tile.token_end - tile.token_begin) * shape.num_heads;
   const int64_t split_floats = rows * attention_partial_floats(shape.head_dim);
-  for (int32_t head = 0; head < narrow(shape.num_kv_heads); ++head) {
+  for (int32_t head = 0; head < heads; ++head) {
     merges_.push_back({tile.token_begin, tile.token_end, head, num_splits, partial_floats_});
-    for (int32_t begin = tile.split_begin; begin < tile.split_end; begin += splits_per_task) {
-      const int32_t end = std::min(begin + splits_per_task, tile.split_end);
-      add_task({tile.request, tile.token_begin, tile.token_end, head, head + 1, begin, end, partial_floats_},
-               split_cost * static_cast<float>(end - begin));
-      partial_floats_ += (end - begin) * split_floats;
-    }
+  }
+  for (int32_t begin = tile.split_begin; begin < tile.split_end; begin += splits_per_task) {
+    const int32_t end = std::min(begin + splits_per_task, tile.split_end);
+    add_tasks(tile, begin, end, heads, heads_at_once, partial_floats_);
+    partial_floats_ += (end - begin) * split_floats;
   }
 }
 

@@ -21,16 +21,17 @@ struct AttentionShape {
 struct AttentionTask {
   int32_t request;
   int32_t token_begin, token_end;      // query tokens, counted as in AttentionStep's query
-  int32_t kv_head_begin, kv_head_end;  // one head only where there are partials
+  int32_t kv_head_begin, kv_head_end;
   int32_t split_begin, split_end;      // of kKeySplit keys each, from the request's first token
-  int64_t partial;                     // of its first split, as an offset into AttentionStep's partials; -1: no partials
+  int64_t partial;                     // where its first split's results go in AttentionStep's partials, those of all
+                                       // KV heads; -1: nowhere, it writes the output
 };
 
 struct AttentionMerge {
   int32_t token_begin, token_end;
   int32_t kv_head;
   int32_t num_splits;
-  int64_t partial;  // of the first split
+  int64_t partial;  // where the results of the tile's first split are, those of all KV heads
 };
 
 class AttentionPlan {
@@ -47,11 +48,13 @@ class AttentionPlan {
  private:
   struct Tile {
     int32_t request, token_begin, token_end, split_begin, split_end;
-    float cost;  // of one KV head
+    float cost;     // of one KV head
+    bool has_few_rows;
   };
   void cut_tokens(const AttentionShape& shape, int64_t num_reqs, const int32_t* query_start, const int32_t* seq_lens);
-  void add_whole_tile(const Tile& tile, int64_t num_kv_heads, bool together);
-  void add_split_tile(const Tile& tile, const AttentionShape& shape, float target_cost);
+  void add_tasks(const Tile& tile, int32_t split_begin, int32_t split_end, int32_t num_kv_heads, int32_t heads_at_once,
+                 int64_t partial);
+  void add_split_tile(const Tile& tile, const AttentionShape& shape, float share);
   void add_task(const AttentionTask& task, float cost);
   void order_tasks();
 
