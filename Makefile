@@ -1,5 +1,6 @@
 # make serve   an environment, the engine, and the packaged model on http://127.0.0.1:8000
 # make test    an environment and the whole test suite
+# make kernels compile the CPU kernels again, as far as their sources have changed (serve and test do so by themselves)
 # make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
 # make clean   remove what these made
 #
@@ -19,7 +20,9 @@ PY := $(VENV)/bin/python
 # PyPI's newest torch may be gigabytes of CUDA libraries; constraints.txt pins one.
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test check fix clean
+KERNEL_SOURCES := $(shell find gpu_executor/kernels/cpu/csrc -type f)
+
+.PHONY: serve test kernels check fix clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -27,20 +30,22 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
-serve: $(VENV)/.installed
+serve: $(VENV)/.installed $(VENV)/.kernels
 	@$(PY) -m pagewire serve --host 127.0.0.1 $(ARGS)
 
-test: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev $(VENV)/.kernels
 	$(PY) -m pytest -q $(ARGS)
 
-check: $(VENV)/.installed-dev
+kernels: $(VENV)/.kernels
+
+check: $(VENV)/.installed-dev $(VENV)/.kernels
 	@$(PY) -m tools.check $(ARGS)
 
 fix: $(VENV)/.installed-dev
 	@$(PY) -m tools.check --fix $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) gpu_executor/kernels/cpu/_native.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):
@@ -58,9 +63,16 @@ $(PY):
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
 	@echo "Installing pagewire into $(VENV); the first time takes a few minutes"
 	@$(PIP_INSTALL) --editable .
-	@touch $@
+	@touch $@ $(VENV)/.kernels
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
 	@echo "Installing pagewire and the tests' tools into $(VENV); the first time takes a few minutes"
 	@$(PIP_INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.kernels
+
+# The installation has compiled them once. Without a compiler this succeeds too, and the engine says what it runs on.
+$(VENV)/.kernels: setup.py $(KERNEL_SOURCES) | $(VENV)/.installed
+	@$(PY) -c 'import setuptools' 2>/dev/null || $(PIP_INSTALL) 'setuptools>=77'
+	@echo "Compiling the CPU kernels"
+	@$(PY) setup.py -q build_ext --inplace
+	@touch $@

@@ -3,6 +3,9 @@
 The library has a plain C interface and is loaded by ctypes: it needs no Python headers and serves every version of
 Python. Each instruction set is one source file with compiler flags of its own, and the library picks among them when
 it is loaded. Without a compiler the installation succeeds without it.
+
+CXX names the compiler. PAGEWIRE_INSTRUCTION_SETS="avx2 avx512" builds these alone (and the portable kernels): a quicker
+build, for a library that need not run elsewhere.
 """
 
 from __future__ import annotations
@@ -77,6 +80,9 @@ class NativeBuild:
     def _is_built(self, name: str) -> bool:
         """Say whether this machine's architecture and compiler know an instruction set."""
         machines, flags = INSTRUCTION_SETS[name]
+        wanted = os.environ.get("PAGEWIRE_INSTRUCTION_SETS", "all").split()
+        if wanted != ["all"] and name not in ("portable", *wanted):
+            return False
         if not (CSRC / "isa" / f"{name}.cpp").exists() or (machines and self.machine not in machines):
             return False
         probe = [*self.compiler, *flags, "-x", "c++", "-fsyntax-only", "-"]

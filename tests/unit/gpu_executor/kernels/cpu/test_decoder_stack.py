@@ -1,0 +1,251 @@
+"""The fused stack gives the bits of its small ops one after the other, and a token's bits are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagewire.checkpoint.model_config import LayerKind
+from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
+from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
+from pagewire.gpu_executor.kernels.layouts import (
+    AttentionWeights,
+    DecoderLayerWeights,
+    DenseWeight,
+    LinearWeight,
+    MLPWeights,
+    RotaryTable,
+    StackedWeight,
+)
+from pagewire.gpu_executor.kernels.ops import Ops
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
+from tests.support.paged import Chunk, paged_step
+from tests.support.weights import random_dense, random_int4, random_int8
+
+BLOCK_SIZE = 8
+NUM_BLOCKS = 96
+MAX_POSITIONS = 512
+
+MakeWeight = Callable[..., LinearWeight]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's sizes, and what its layers have besides the usual."""
+
+    hidden_size: int = 64
+    intermediate_size: int = 96
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    rotary_dim: int = 16
+    sliding_windows: tuple[int | None, ...] = (None, None)
+    has_head_norms: bool = False
+    has_bias: bool = False
+
+
+SHAPES = {
+    "plain": Shape(),
+    # Gate and up channels share a panel, so that no tile can compute both.
+    "gate-within-panel": Shape(hidden_size=96, intermediate_size=104),
+    # The last group of the down product's input is half padding.
+    "half-group": Shape(intermediate_size=80),
+    "qwen3": Shape(head_dim=32, has_head_norms=True, rotary_dim=32),
+    "qwen2": Shape(has_bias=True),
+    "partial-rotary": Shape(rotary_dim=6),
+    "sliding": Shape(sliding_windows=(None, 5, None)),
+    "one-kv-head": Shape(num_heads=6, num_kv_heads=1, hidden_size=40),
+}
+# Layouts that the shape's sizes allow are multiples of 32 channels, but for dense ones and int4.
+WEIGHTS: dict[str, MakeWeight] = {
+    "float32": random_dense,
+    "bfloat16": lambda out, size, **more: random_dense(out, size, torch.bfloat16, **more),
+    "int4": random_int4,
+}
+
+
+def make_layer(shape: Shape, make: MakeWeight, sliding_window: int | None, seed: int) -> DecoderLayerWeights:
+    generator = torch.Generator().manual_seed(seed)
+
+    def norm(size: int) -> Tensor:
+        return 1 + 0.1 * torch.randn(size, generator=generator)
+
+    angles = torch.arange(MAX_POSITIONS).unsqueeze(1) * (0.5 ** torch.arange(shape.rotary_dim // 2))
+    query_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    bias = {"has_bias": shape.has_bias}
+    attention = AttentionWeights(
+        norm=norm(shape.hidden_size),
+        norm_eps=1e-5,
+        qkv=make(query_size + 2 * kv_size, shape.hidden_size, seed=seed, **bias),
+        output=make(shape.hidden_size, query_size, seed=seed + 1, **bias),
+        query_norm=norm(shape.head_dim) if shape.has_head_norms else None,
+        key_norm=norm(shape.head_dim) if shape.has_head_norms else None,
+        rotary=RotaryTable(angles.cos(), angles.sin()),
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        scale=shape.head_dim**-0.5,
+        sliding_window=sliding_window,
+    )
+    mlp = MLPWeights(
+        norm=norm(shape.hidden_size),
+        norm_eps=1e-6,
+        gate_up=make(2 * shape.intermediate_size, shape.hidden_size, seed=seed + 2, **bias),
+        down=make(shape.hidden_size, shape.intermediate_size, seed=seed + 3, **bias),
+    )
+    return DecoderLayerWeights(attention, mlp)
+
+
+def prepared(ops: Ops, layer: DecoderLayerWeights) -> DecoderLayerWeights:
+    a, m = layer.attention, layer.mlp
+    return DecoderLayerWeights(
+        AttentionWeights(
+            a.norm, a.norm_eps, ops.prepare_weight(a.qkv), ops.prepare_weight(a.output), a.query_norm, a.key_norm,
+            a.rotary, a.num_heads, a.num_kv_heads, a.head_dim, a.scale, a.sliding_window,
+        ),
+        MLPWeights(m.norm, m.norm_eps, ops.prepare_weight(m.gate_up), ops.prepare_weight(m.down)),
+    )  # fmt: skip
+
+
+class Stack:
+    """Layers of one shape, as one backend runs them."""
+
+    def __init__(self, ops: Ops, shape: Shape, make: MakeWeight, kv_dtype: torch.dtype = torch.float16) -> None:
+        self.ops, self.shape, self.kv_dtype = ops, shape, kv_dtype
+        self.layers = tuple(
+            prepared(ops, make_layer(shape, make, window, 10 * index))
+            for index, window in enumerate(shape.sliding_windows)
+        )
+
+    def caches(self) -> list[LayerKVCache]:
+        spec = KVCacheSpec(LayerKind.FULL, self.shape.num_kv_heads, self.shape.head_dim)
+        shapes = self.ops.kv_cache_shape(spec, NUM_BLOCKS, BLOCK_SIZE)
+        return [LayerKVCache(*(torch.full(s, torch.nan, dtype=self.kv_dtype) for s in shapes)) for _ in self.layers]
+
+    def run(
+        self, steps: Sequence[Sequence[Chunk]], inputs: dict[int, Tensor], *, composed: bool = False
+    ) -> dict[int, Tensor]:
+        """Return each request's sums of output and residual over all its tokens, in order; keyed by first block."""
+        caches = self.caches()
+        run = Ops.decoder_stack if composed else type(self.ops).decoder_stack
+        rows: dict[int, list[Tensor]] = {}
+        for chunks in steps:
+            hidden = torch.cat([inputs[c.block_ids[0]][c.start : c.start + c.num_tokens] for c in chunks])
+            output, residual = run(self.ops, hidden, self.layers, caches, paged_step(chunks, BLOCK_SIZE))
+            parts = torch.split(torch.cat([output, residual], dim=1), [c.num_tokens for c in chunks])
+            for chunk, part in zip(chunks, parts, strict=True):
+                rows.setdefault(chunk.block_ids[0], []).append(part)
+        return {request: torch.cat(parts) for request, parts in rows.items()}
+
+
+LENGTHS = [1, 5, 37, 90]
+
+
+def requests(hidden_size: int) -> tuple[list[list[int]], dict[int, Tensor]]:
+    """Return the blocks of a few requests, and their rows of input by first block."""
+    generator = torch.Generator().manual_seed(1)
+    blocks = torch.randperm(NUM_BLOCKS, generator=generator).tolist()
+    block_ids = [[blocks.pop() for _ in range(-(-length // BLOCK_SIZE))] for length in LENGTHS]
+    inputs = {
+        ids[0]: torch.randn(length, hidden_size, generator=generator)
+        for ids, length in zip(block_ids, LENGTHS, strict=True)
+    }
+    return block_ids, inputs
+
+
+def all_at_once(block_ids: list[list[int]]) -> list[list[Chunk]]:
+    return [[Chunk(ids, 0, length) for ids, length in zip(block_ids, LENGTHS, strict=True)]]
+
+
+def in_pieces(block_ids: list[list[int]]) -> list[list[Chunk]]:
+    """Each request alone, cut into chunks of odd sizes and single tokens."""
+    steps = []
+    for ids, length in zip(block_ids, LENGTHS, strict=True):
+        start = 0
+        for size in (3, 1, 17, 1, 64, 64):
+            if start < length:
+                steps.append([Chunk(ids, start, min(size, length - start))])
+                start += size
+    return steps
+
+
+@pytest.fixture(scope="module", params=[("auto", 1), ("auto", 3), ("portable", 2)], ids=str)
+def ops(request: pytest.FixtureRequest) -> CpuOps:
+    instruction_set, num_threads = request.param
+    try:
+        return CpuOps(num_threads, instruction_set)
+    except LibraryMissing as exc:
+        pytest.skip(str(exc))
+
+
+def assert_same_bits(one: dict[int, Tensor], other: dict[int, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for request, rows in one.items():
+        assert not rows.isnan().any()
+        assert torch.equal(rows, other[request])
+
+
+@pytest.mark.parametrize("layout", WEIGHTS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_stack_has_the_bits_of_its_small_ops(ops: CpuOps, name: str, layout: str):
+    stack = Stack(ops, SHAPES[name], WEIGHTS[layout])
+    block_ids, inputs = requests(SHAPES[name].hidden_size)
+    steps = all_at_once(block_ids)
+    assert_same_bits(stack.run(steps, inputs), stack.run(steps, inputs, composed=True))
+
+
+@pytest.mark.parametrize("layout", WEIGHTS)
+@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "sliding"])
+def test_a_token_has_the_same_bits_however_its_step_is_made_up(ops: CpuOps, name: str, layout: str):
+    stack = Stack(ops, SHAPES[name], WEIGHTS[layout])
+    block_ids, inputs = requests(SHAPES[name].hidden_size)
+    assert_same_bits(stack.run(all_at_once(block_ids), inputs), stack.run(in_pieces(block_ids), inputs))
+
+
+def tame_dense(out_features: int, in_features: int, **more: int) -> DenseWeight:
+    """Products that keep the size of their input, as trained ones do: rounding then stays what it is."""
+    weight = random_dense(out_features, in_features, **more)
+    return DenseWeight(weight.weight / in_features**0.5, weight.bias)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_dense_layers_agree_with_the_reference(ops: CpuOps, name: str):
+    block_ids, inputs = requests(SHAPES[name].hidden_size)
+    steps = all_at_once(block_ids)
+    rows, expected = (
+        Stack(backend, SHAPES[name], tame_dense, torch.float32).run(steps, inputs) for backend in (ops, ReferenceOps())
+    )
+    for request, row in rows.items():
+        # A head, a norm or a window that is off by one moves these numbers, which are around 1, by over 0.01.
+        torch.testing.assert_close(row, expected[request], rtol=1e-4, atol=1e-4)
+
+
+def test_parts_of_mixed_layouts_are_one_weight(ops: CpuOps):
+    shape = Shape()
+
+    def make(out_features: int, in_features: int, *, seed: int, has_bias: bool = False) -> StackedWeight:
+        half = out_features // 2
+        return StackedWeight(
+            (
+                random_int8(half, in_features, 16, has_minimum=True, has_bias=has_bias, seed=seed),
+                random_dense(out_features - half, in_features, torch.float16, has_bias=has_bias, seed=seed),
+            )
+        )
+
+    stack = Stack(ops, shape, make)
+    block_ids, inputs = requests(shape.hidden_size)
+    steps = all_at_once(block_ids)
+    assert_same_bits(stack.run(steps, inputs), stack.run(steps, inputs, composed=True))
+    assert_same_bits(stack.run(steps, inputs), stack.run(in_pieces(block_ids), inputs))
+
+
+def test_another_pool_of_blocks_is_noticed(ops: CpuOps):
+    stack = Stack(ops, Shape(), random_dense)
+    block_ids, inputs = requests(Shape().hidden_size)
+    first = stack.run(all_at_once(block_ids), inputs)
+    assert_same_bits(first, stack.run(all_at_once(block_ids), inputs))
