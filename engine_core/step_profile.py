@@ -5,14 +5,15 @@ from __future__ import annotations
 import zmq
 
 from pagewire.ipc.requests import Message
-from pagewire.ipc.step_trace import StepTrace
+from pagewire.ipc.step_trace import MAIN_TRACK, StepTrace
 from pagewire.ipc.steps import ExecuteStep, StepResult
 
 from .client_registry import ClientRegistry
 from .engine import Engine
 from .executor_client import ExecutorGroup
 
-_NUM_FLIGHT_TRACKS = 2  # steps overlap, and neighbours must lie on lines of their own
+# Steps overlap, and neighbours must lie on lines of their own.
+_FLIGHT_TRACKS = (MAIN_TRACK + 1, MAIN_TRACK + 2)
 
 
 def trace_core(
@@ -27,8 +28,8 @@ def trace_core(
         clients: are told.
         poller: what the loop waits in.
     """
-    for track in range(_NUM_FLIGHT_TRACKS):
-        trace.name_track(1 + track, f"steps in flight {track + 1}")
+    for number, track in enumerate(_FLIGHT_TRACKS, start=1):
+        trace.name_track(track, f"steps in flight {number}")
     dispatched: dict[int, tuple[int, ExecuteStep]] = {}
 
     def sent(_start_ns: int, end_ns: int, _: None, message: Message) -> None:
@@ -37,7 +38,7 @@ def trace_core(
 
     def applied(_start_ns: int, end_ns: int, _: None, result: StepResult, *__: object) -> None:
         sent_ns, step = dispatched.pop(result.step_id)
-        track = 1 + step.step_id % _NUM_FLIGHT_TRACKS
+        track = _FLIGHT_TRACKS[step.step_id % len(_FLIGHT_TRACKS)]
         trace.add(f"step {step.step_id}", sent_ns, end_ns, track=track, details=_size(step))
         trace.step_done()
 

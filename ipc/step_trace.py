@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 NUM_STEPS = 1000
 """A timeline holds the first steps: about 3 MB, in memory until they are done."""
 
+MAIN_TRACK = 1
+"""The line of the timeline where a process's calls stand; viewers take 0 for the system's idle thread."""
+
 _encoder = msgspec.json.Encoder()
 _Arguments = Mapping[str, object]
 
@@ -46,7 +49,7 @@ class StepTrace:
         self._pid = os.getpid()
         self._num_steps_left = num_steps
         self._clock = clock
-        self._events = [self._name_event("process_name", 0, process)]
+        self._events = [self._name_event("process_name", MAIN_TRACK, process)]
         self._undo: list[Callable[[], None]] = []
         self._is_open = True
 
@@ -87,7 +90,9 @@ class StepTrace:
         setattr(owner, method, timed)
         self._undo.append(lambda: delattr(owner, method) if before is None else setattr(owner, method, before))
 
-    def add(self, name: str, start_ns: int, end_ns: int, *, track: int = 0, details: _Arguments | None = None) -> None:
+    def add(
+        self, name: str, start_ns: int, end_ns: int, *, track: int = MAIN_TRACK, details: _Arguments | None = None
+    ) -> None:
         """Record a span.
 
         Args:

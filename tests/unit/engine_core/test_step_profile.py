@@ -7,7 +7,7 @@ from typing import Any
 
 from pagewire.engine_core.step_profile import trace_core
 from pagewire.ipc.requests import Message
-from pagewire.ipc.step_trace import StepTrace, begin_trace_file, end_trace_file
+from pagewire.ipc.step_trace import MAIN_TRACK, StepTrace, begin_trace_file, end_trace_file
 from pagewire.ipc.steps import ExecuteStep, Shutdown
 from tests.support.builders import build_driver, build_request
 from tests.support.engine_driver import ALICE, EngineDriver
@@ -56,10 +56,10 @@ def test_a_step_is_followed_from_its_dispatch_until_it_is_applied(tmp_path: Path
     trace.close()
     found = spans(path)
     assert {"wait", "add request", "schedule", "apply", "take outputs"} <= {span["name"] for span in found}
-    flights = [span for span in found if span["tid"] > 0]
+    flights = [span for span in found if span["tid"] != MAIN_TRACK]
     assert [span["name"] for span in flights] == [f"step {first.step_id}", f"step {second.step_id}"]
     assert flights[0]["args"] == {"step_id": first.step_id, "rows": 1, "new_rows": 1, "tokens": 5}
-    assert {span["tid"] for span in flights} == {1, 2}
+    assert {span["tid"] for span in flights} == {2, 3}
     applies = [span for span in found if span["name"] == "apply"]
     assert flights[0]["ts"] + flights[0]["dur"] == applies[0]["ts"] + applies[0]["dur"]
 
@@ -70,5 +70,5 @@ def test_the_trace_ends_with_the_last_of_its_steps(tmp_path: Path):
     driver.add(build_request(1, range(5), max_tokens=3))
     run_step(driver, outside)
     run_step(driver, outside)
-    assert len([span for span in spans(path) if span["tid"] > 0]) == 1
+    assert len([span for span in spans(path) if span["tid"] != MAIN_TRACK]) == 1
     assert "schedule" not in vars(driver.engine)

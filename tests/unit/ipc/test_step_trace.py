@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pagewire.ipc.errors import ConfigError
-from pagewire.ipc.step_trace import StepTrace, begin_trace_file, end_trace_file
+from pagewire.ipc.step_trace import MAIN_TRACK, StepTrace, begin_trace_file, end_trace_file
 
 
 class Adder:
@@ -45,7 +45,7 @@ def test_calls_of_a_wrapped_method_become_spans_with_their_details(path: str):
     assert adder.add(1, b=2) == 3
     trace.close()
     (span,) = spans(path)
-    assert (span["name"], span["ts"], span["dur"], span["tid"]) == ("sum", 0, 1000, 0)
+    assert (span["name"], span["ts"], span["dur"], span["tid"]) == ("sum", 0, 1000, MAIN_TRACK)
     assert span["args"] == {"result": 3, "a": 1}
 
 
@@ -88,10 +88,10 @@ def test_after_the_last_step_the_file_is_written_and_nothing_is_timed_any_more(p
 def test_processes_append_to_one_file(path: str):
     for name in ("core", "executor"):
         trace = make_trace(path, name)
-        trace.name_track(1, "steps in flight")
-        trace.add("x", 5_000, 7_500, track=1)
+        trace.name_track(2, "steps in flight")
+        trace.add("x", 5_000, 7_500, track=2)
         trace.close()
-    assert [(span["ts"], span["dur"], span["tid"]) for span in spans(path)] == [(5, 2.5, 1)] * 2
+    assert [(span["ts"], span["dur"], span["tid"]) for span in spans(path)] == [(5, 2.5, 2)] * 2
     named = [event["args"]["name"] for event in json.loads(Path(path).read_text()) if event["ph"] == "M"]
     assert named == ["core", "steps in flight", "executor", "steps in flight", "supervisor"]
 
