@@ -114,10 +114,7 @@ class ModelRunner:
         drawing = [rows[i] for i in inputs.draw_rows]
         if not drawing:
             return {}
-        draws = [
-            Draw(self._batch.sampling_of(row.row_id), self._batch.history_of(row.row_id), row.num_draws)
-            for row in drawing
-        ]
+        draws = [self._draw_of(row) for row in drawing]
         if len(drawing) != hidden.shape[0]:  # otherwise each token is a row that draws
             hidden = hidden[inputs.metadata.logits_indices[: len(drawing)]]
         kept_rows = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
@@ -130,6 +127,11 @@ class ModelRunner:
                 row_id=row.row_id, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error
             )
         return results
+
+    def _draw_of(self, row: ScheduledRow) -> Draw:
+        row_sampling = self._batch.sampling_of(row.row_id)
+        history = self._batch.history_of(row.row_id) if row_sampling.needs_logits else None
+        return Draw(row_sampling, history, row.num_draws)
 
     def _prompt_logprobs(self, hidden: Tensor, row_id: int, span: PromptSpan) -> RowResult:
         """Return the logprobs of a span's prompt tokens, or why there are none."""

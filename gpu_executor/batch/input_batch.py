@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
 from ..sampling.logits_processors import TokenHistory
 from ..sampling.sampler import RowSampling
+from .decode_step import DecodeStep, is_decode_step
 from .forward_metadata import ForwardMetadata
 from .row_table import RowTable
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
@@ -53,28 +53,8 @@ class StepInputs:
 
     input_ids: Tensor
     metadata: ForwardMetadata
-    draw_rows: list[int]
-    prompt_spans: list[PromptSpan]
-
-
-class _Layout(NamedTuple):
-    """Where each row's tokens lie among the step's.
-
-    Attributes:
-        starts, ends: [num_rows] int64, half-open.
-        query_start_loc: [num_rows + 1] int32.
-    """
-
-    starts: np.ndarray
-    ends: np.ndarray
-    query_start_loc: np.ndarray
-
-    @classmethod
-    def of(cls, num_scheduled: np.ndarray) -> _Layout:
-        ends = num_scheduled.cumsum()
-        query_start_loc = np.zeros(len(ends) + 1, dtype=np.int32)
-        query_start_loc[1:] = ends
-        return cls(ends - num_scheduled, ends, query_start_loc)
+    draw_rows: Sequence[int]
+    prompt_spans: Sequence[PromptSpan]
 
 
 class InputBatch:
@@ -92,13 +72,12 @@ class InputBatch:
     def __init__(self, max_num_seqs: int, limits: RowLimits, device: torch.device) -> None:
         self._limits = limits
         self._device = device
-        self._is_on_cpu = device.type == "cpu"
         self._table = RowTable(max_num_seqs, limits.block_size)
         self._index_of: dict[int, int] = {}  # row id -> index into the table
         self._sampling_of: dict[int, RowSampling] = {}
         self._prompt_reporters: set[int] = set()  # rows that want prompt logprobs
-        # Steps of as many decodes as the last one share it: nothing edits it.
-        self._last_decodes = _Layout.of(np.ones(1, dtype=np.int64))
+        # Of the last step, if it was one of decodes and its rows are all there are since.
+        self._decode_step: DecodeStep | None = None
 
     @property
     def row_ids(self) -> list[int]:
@@ -122,6 +101,7 @@ class InputBatch:
         for row_id in row_ids:
             index = self._index_of.pop(row_id, None)
             if index is not None:
+                self._decode_step = None
                 del self._sampling_of[row_id]
                 self._prompt_reporters.discard(row_id)
                 self._table.free(index)
@@ -129,6 +109,7 @@ class InputBatch:
     def add(self, rows: Iterable[PreparedRow]) -> None:
         """Take in new rows."""
         for row in rows:
+            self._decode_step = None
             self._index_of[row.row_id] = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
             self._sampling_of[row.row_id] = row.row_sampling
             if row.row_sampling.sampling.num_prompt_logprobs is not None:
@@ -140,40 +121,11 @@ class InputBatch:
         Args:
             rows: rows that passed `plan`; at least one.
         """
-        indices = np.array([self._update_blocks(row) for row in rows], dtype=np.int64)
-        computed = np.array([row.num_computed_tokens for row in rows], dtype=np.int64)
-        num_scheduled = [row.num_scheduled_tokens for row in rows]
-        draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
-        if max(num_scheduled) == 1:  # a step of decodes, the common one: each token is its row
-            layout = self._layout_of_decodes(len(rows))
-            token_rows, positions, seq_lens = indices, computed, computed + 1
-        else:
-            scheduled = np.array(num_scheduled, dtype=np.int64)
-            layout = _Layout.of(scheduled)
-            seq_lens = computed + scheduled
-            token_rows = indices.repeat(scheduled)
-            positions = np.arange(layout.ends[-1]) - (layout.starts - computed).repeat(scheduled)
-
-        table, block_size = self._table, self._limits.block_size
-        places = positions // block_size
-        blocks = table.block_tables[token_rows, places].astype(np.int64)
-        max_blocks = -(-int(seq_lens.max()) // block_size)
-        spans = self._prompt_spans(rows, layout.starts) if self._prompt_reporters else []
-        logits_indices = layout.ends - 1 if len(draw_rows) == len(rows) else layout.ends[draw_rows] - 1
-        if spans:
-            span_tokens = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
-            logits_indices = np.concatenate([logits_indices, *span_tokens])
-        metadata = ForwardMetadata(
-            positions=self._to_device(positions),
-            slot_mapping=self._to_device((blocks - places) * block_size + positions),
-            block_tables=self._to_device(np.ascontiguousarray(table.block_tables[indices, :max_blocks])),
-            query_start_loc=self._to_device(layout.query_start_loc),
-            seq_lens=self._to_device(seq_lens.astype(np.int32)),
-            logits_indices=self._to_device(logits_indices),
-            block_size=block_size,
-        )
-        input_ids = self._to_device(table.token_ids[token_rows, positions].astype(np.int64))
-        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
+        indices = [self._update_blocks(row) for row in rows]
+        if is_decode_step(rows):
+            return self._build_decodes(rows, indices)
+        self._decode_step = None
+        return self._build(rows, np.array(indices, dtype=np.int64))
 
     def sampling_of(self, row_id: int) -> RowSampling:
         """Return how a row draws."""
@@ -192,6 +144,45 @@ class InputBatch:
     def append_token(self, row_id: int, token_id: int) -> None:
         """Add a drawn token to its row."""
         self._table.append_token(self._index_of[row_id], token_id)
+
+    def _build_decodes(self, rows: Sequence[ScheduledRow], indices: list[int]) -> StepInputs:
+        row_ids = [row.row_id for row in rows]
+        step = self._decode_step
+        if step is None or step.row_ids != row_ids or not step.has_room():
+            step = DecodeStep(row_ids, indices, self._table, self._limits.block_size, self._device)
+            self._decode_step = step
+        input_ids, metadata = step.build(rows)
+        # A row that draws has no prompt position left whose next token is not drawn.
+        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=range(len(rows)), prompt_spans=())
+
+    def _build(self, rows: Sequence[ScheduledRow], indices: np.ndarray) -> StepInputs:
+        computed = np.array([row.num_computed_tokens for row in rows], dtype=np.int64)
+        scheduled = np.array([row.num_scheduled_tokens for row in rows], dtype=np.int64)
+        query_ends = scheduled.cumsum()
+        query_starts = query_ends - scheduled
+        token_rows = indices.repeat(scheduled)
+        positions = np.arange(query_ends[-1]) - (query_starts - computed).repeat(scheduled)
+
+        table, block_size = self._table, self._limits.block_size
+        places = positions // block_size
+        blocks = table.block_tables[token_rows, places].astype(np.int64)
+        seq_lens = computed + scheduled
+        max_blocks = -(-int(seq_lens.max()) // block_size)
+        draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
+        spans = self._prompt_spans(rows, query_starts) if self._prompt_reporters else []
+        logits_indices = [query_ends[draw_rows] - 1]
+        logits_indices += [span.first_token + np.arange(len(span.token_ids)) for span in spans]
+        metadata = ForwardMetadata(
+            positions=self._to_device(positions),
+            slot_mapping=self._to_device((blocks - places) * block_size + positions),
+            block_tables=self._to_device(table.block_tables[indices, :max_blocks]),
+            query_start_loc=self._to_device(np.concatenate([[0], query_ends]).astype(np.int32)),
+            seq_lens=self._to_device(seq_lens.astype(np.int32)),
+            logits_indices=self._to_device(np.concatenate(logits_indices)),
+            block_size=block_size,
+        )
+        input_ids = self._to_device(table.token_ids[token_rows, positions].astype(np.int64))
+        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
 
     def _update_blocks(self, row: ScheduledRow) -> int:
         index = self._index_of[row.row_id]
@@ -215,11 +206,5 @@ class InputBatch:
                 spans.append(PromptSpan(row=i, start=start, token_ids=token_ids, first_token=int(query_starts[i])))
         return spans
 
-    def _layout_of_decodes(self, num_rows: int) -> _Layout:
-        if len(self._last_decodes.starts) != num_rows:
-            self._last_decodes = _Layout.of(np.ones(num_rows, dtype=np.int64))
-        return self._last_decodes
-
     def _to_device(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._is_on_cpu else tensor.to(self._device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

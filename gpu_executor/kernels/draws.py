@@ -15,12 +15,12 @@ class OutputRows:
     Attributes:
         best_values: [num_rows] the largest logit of each; NaN if any of the row is.
         best_ids: [num_rows] its token id, the lowest of equals.
-        logits: [num_kept, num_drawable] float32, of the rows that are kept, in order.
+        logits: [num_kept, num_drawable] float32, of the rows that are kept, in order; None if none is.
     """
 
     best_values: list[float]
     best_ids: list[int]
-    logits: Tensor
+    logits: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)

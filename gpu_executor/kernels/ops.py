@@ -300,9 +300,12 @@ class Ops(SamplingOps, ABC):
         """
         logits = self.linear(hidden, weight)[:, :num_drawable].float()
         best_values, best_ids = logits.max(dim=-1)
-        if len(kept_rows) < logits.shape[0]:
-            logits = logits[torch.tensor(kept_rows, dtype=torch.int64, device=logits.device)]
-        return OutputRows(best_values=best_values.tolist(), best_ids=best_ids.tolist(), logits=logits)
+        kept: Tensor | None = logits
+        if not kept_rows:
+            kept = None
+        elif len(kept_rows) < logits.shape[0]:
+            kept = logits[torch.tensor(kept_rows, dtype=torch.int64, device=logits.device)]
+        return OutputRows(best_values=best_values.tolist(), best_ids=best_ids.tolist(), logits=kept)
 
     def _norm(self, hidden: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         if residual is None:

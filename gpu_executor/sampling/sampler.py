@@ -75,12 +75,12 @@ class Draw(NamedTuple):
 
     Attributes:
         row_sampling: the request's parameters.
-        history: the tokens before the draw.
+        history: the tokens before the draw; None where nothing reads them, for a row that needs no logits.
         num_draws: draws from this one row: for children row_sampling.child, +1, ...
     """
 
     row_sampling: RowSampling
-    history: TokenHistory
+    history: TokenHistory | None
     num_draws: int = 1
 
 
@@ -121,7 +121,7 @@ class Sampler:
         Returns:
             One a row, in order.
         """
-        kept = iter(output.logits.unbind())
+        kept = iter(()) if output.logits is None else iter(output.logits.unbind())
         results: list[Drawn] = []
         by_chance: list[tuple[Drawn, DrawRow]] = []
         reported: list[tuple[Drawn, Tensor, int]] = []
@@ -161,17 +161,18 @@ class Sampler:
 
     def _begin(self, raw: Tensor, best_id: int, draw: Draw, by_chance: list[tuple[Drawn, DrawRow]]) -> Drawn:
         """Process one row of raw logits whose best token is known; what is left to chance is added to `by_chance`."""
-        row_sampling, logits = draw.row_sampling, raw
+        row_sampling, history, logits = draw.row_sampling, draw.history, raw
+        assert history is not None, "a row that needs its logits comes with its tokens"
         if row_sampling.processors:
             logits = raw.clone()  # logprobs are of the raw ones
-            apply_processors(logits, row_sampling.processors, draw.history)
+            apply_processors(logits, row_sampling.processors, history)
             best_value, best_id = self._ops.argmax(logits)
             if best_value == -math.inf:
                 return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
         if row_sampling.temperature is None:
             return Drawn([best_id] * draw.num_draws)
         result = Drawn()
-        key = NoiseKey(row_sampling.sampling.seed, row_sampling.child, draw.history.num_output_tokens)
+        key = NoiseKey(row_sampling.sampling.seed, row_sampling.child, history.num_output_tokens)
         row = DrawRow(logits.contiguous(), row_sampling.temperature, row_sampling.filters, key, draw.num_draws)
         by_chance.append((result, row))
         return result

@@ -83,7 +83,7 @@ class NativeSampling:
             kept_rows: see there.
         """
         num_rows, num_kept = hidden.shape[0], len(kept_rows)
-        logits = torch.empty(num_kept, num_drawable)
+        logits = torch.empty(num_kept, num_drawable) if num_kept else None
         best_values, best_ids = (c_float * num_rows)(), (c_int64 * num_rows)()
         status = self._library.pagewire_output_layer(
             self._handle,
@@ -93,7 +93,7 @@ class NativeSampling:
             num_drawable,
             (c_int64 * num_kept)(*kept_rows),
             num_kept,
-            logits.data_ptr(),
+            None if logits is None else logits.data_ptr(),
             best_values,
             best_ids,
         )

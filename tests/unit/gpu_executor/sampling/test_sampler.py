@@ -32,7 +32,7 @@ def output_rows(rows, draws, sampler):
     rows = rows[:, : sampler.vocab_size].float()
     best_values, best_ids = rows.max(dim=-1)
     kept = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
-    return OutputRows(best_values.tolist(), best_ids.tolist(), rows[kept])
+    return OutputRows(best_values.tolist(), best_ids.tolist(), rows[kept] if kept else None)
 
 
 def sample(rows, draws, vocab_size=VOCAB_SIZE):
