@@ -16,7 +16,7 @@ from pagewire.gpu_executor.models.llama import LlamaForCausalLM
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.quantization.grouped import stack_rows
 from pagewire.gpu_executor.weights import load_weights
-from tests.support.tiny_model import tiny_gguf
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 from tests.support.weights import random_int4, random_int8
 
 
@@ -129,3 +129,11 @@ def test_compiled_products_of_a_loaded_model_are_near_the_references(quant: str,
         for a, b in ((mine.attention.qkv, theirs.attention.qkv), (mine.mlp.gate_up, theirs.mlp.gate_up)):
             expected = b.forward(hidden)
             assert (a.forward(hidden) - expected).norm() < 0.01 * expected.norm()
+
+
+def test_sixteen_bit_checkpoint_stays_in_sixteen_bits_and_its_norms_are_widened() -> None:
+    model = load(tiny_checkpoint("qwen3", dtype="bfloat16"), KeepingOps(), None)
+    attention = model.layers[0].attention
+    assert isinstance(attention.qkv.weight, DenseWeight)
+    assert attention.qkv.weight.weight.dtype == torch.bfloat16
+    assert attention.norm.weight.dtype == torch.float32
