@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,23 +33,21 @@ from torch import Tensor
 
 from pagewire.checkpoint.ggml_types import GGMLType
 
-from ..kernels.layouts import GROUP_SIZE, Int4Weight, Int8Weight
+from ..kernels.layouts import Int4Weight, Int8Weight
 from .gguf_blocks import (
     fifth_bits,
     half_at,
     k_quant_scales,
     nibbles,
-    q4_k_codes,
     q5_k_codes,
-    q6_k_codes,
     q6_k_scales,
 )
 
 # Values converted at a time, so that the temporaries stay in the second-level cache; see `gguf._CHUNK_VALUES`.
 _CHUNK_VALUES = 1 << 18
-_INT4_CODE_BYTES = GROUP_SIZE // 2  # of one group
 
 Blocks = NDArray[np.uint8]
+Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +145,8 @@ def _finish(form: _Form, groups: Groups, columns: int) -> Int4Weight | Int8Weigh
 _Q4_0 = np.dtype([("scale", "<f2"), ("codes", "V16")])
 _Q4_1 = np.dtype([("scale", "<f2"), ("minimum", "<f2"), ("codes", "V16")])
 _Q8_0 = np.dtype([("scale", "<f2"), ("codes", "V32")])
+_Q4_K = np.dtype([("scales", "V16"), ("codes", "V128")])
+_Q6_K = np.dtype([("low", "V128"), ("high", "V64"), ("scales", "V18")])
 
 
 def _fill_q4_0(raw: Blocks, out: Groups) -> None:
@@ -187,14 +188,13 @@ def _fill_q5_1(raw: Blocks, out: Groups) -> None:
 
 
 def _fill_q4_k(raw: Blocks, out: Groups) -> None:
-    blocks = torch.from_numpy(raw)
-    codes = q4_k_codes(blocks)
-    torch.bitwise_or(
-        codes[..., :_INT4_CODE_BYTES],
-        codes[..., _INT4_CODE_BYTES:] << 4,
-        out=out.codes.view(-1, 8, _INT4_CODE_BYTES),
-    )
-    _copy_k_quant_scales(blocks, out)
+    # 32 bytes hold a group in their low halves and the next in their high ones; eight bytes are taken at a time.
+    packed = _records(raw.view(_Q4_K)["codes"], 16)  # [blocks, 8]: the 16 bytes of channels 0-15 and 16-31, by turns
+    first, second = _words(packed[:, 0::2]), _words(packed[:, 1::2])
+    codes = _records(out.codes.numpy().reshape(-1, 128), 16)
+    codes[:, 0::2] = _records((first & _LOW) | (second & _LOW) << _FOUR, 16)
+    codes[:, 1::2] = _records((first >> _FOUR & _LOW) | (second & _HIGH), 16)
+    _copy_k_quant_scales(torch.from_numpy(raw), out)
 
 
 def _fill_q5_k(raw: Blocks, out: Groups) -> None:
@@ -211,10 +211,42 @@ def _copy_k_quant_scales(blocks: Tensor, out: Groups) -> None:
 
 
 def _fill_q6_k(raw: Blocks, out: Groups) -> None:
-    blocks = torch.from_numpy(raw)
-    out.codes.copy_((q6_k_codes(blocks) - 32).view(out.codes.shape))  # wraps round: the bytes of signed numbers
-    out.scale.copy_(q6_k_scales(blocks).view(out.scale.shape))
+    # See `gguf_blocks.q6_k_codes`; eight bytes are taken at a time.
+    blocks = raw.view(_Q6_K)
+    low, high = _records(blocks["low"], 32), _words(_records(blocks["high"], 32))
+    first, second = _words(low[:, 0::2]), _words(low[:, 1::2])
+    codes = _records(out.codes.numpy().reshape(-1, 256), 32)  # [blocks, 8]: two halves of four groups
+    codes[:, 0::4] = _signed((first & _LOW) | (high & _byte(0x03)) << _FOUR)
+    codes[:, 1::4] = _signed((second & _LOW) | (high & _byte(0x0C)) << _TWO)
+    codes[:, 2::4] = _signed((first >> _FOUR & _LOW) | (high & _byte(0x30)))
+    codes[:, 3::4] = _signed((second >> _FOUR & _LOW) | (high & _byte(0xC0)) >> _TWO)
+    out.scale.copy_(q6_k_scales(torch.from_numpy(raw)).view(out.scale.shape))
 
+
+def _signed(codes: Words) -> NDArray[np.void]:
+    """Records of 32 bytes: each 6-bit code less 32, as a signed byte."""
+    turned = codes ^ _byte(0x20)  # 32 to 63 are 0 to 31 now; the others lack their sign
+    sign = turned & _byte(0x20)
+    return _records(turned | sign << _ONE | sign << _TWO, 32)
+
+
+def _records(values: NDArray[Any], size: int) -> NDArray[np.void]:  # any type: its bytes are what counts
+    """[blocks, bytes of a block / size]: the bytes of each block as records, without a copy if they lie together."""
+    return np.ascontiguousarray(values).view(f"V{size}").reshape(len(values), -1)
+
+
+def _words(records: NDArray[np.void]) -> Words:
+    """The bytes of the records as words of eight, [blocks, words of a block]."""
+    return np.ascontiguousarray(records).view(np.uint64).reshape(len(records), -1)
+
+
+def _byte(value: int) -> np.uint64:
+    """A word of eight times the same byte."""
+    return np.uint64(value * 0x0101010101010101)
+
+
+_ONE, _TWO, _FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
+_LOW, _HIGH = _byte(0x0F), _byte(0xF0)
 
 _FORMS: dict[GGMLType, _Form] = {
     GGMLType.Q4_0: _Form(4, 32, True, _fill_q4_0),
