@@ -14,7 +14,7 @@ from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
 from ..layouts import DecoderLayerWeights, LinearWeight
 from .engine import NativeEngine
-from .native_library import CacheView, LayerView, LinearView
+from .native_library import CacheView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight
 from .step_views import address, view_cache, view_step
 
@@ -35,6 +35,8 @@ class NativeDecoderStack:
         self.kv_caches = kv_caches
         self._engine = engine
         self._vectors: list[Tensor] = []  # what the views point to besides
+        self._viewed: ForwardMetadata | None = None
+        self._step_view = StepView()
         views = (LayerView * len(layers))(*(self._view(layer) for layer in layers))
         self._caches = (CacheView * len(kv_caches))(*(view_cache(cache) for cache in kv_caches))
         self._handle: int = engine.library.pagewire_stack_create(engine.handle, views, len(layers))
@@ -50,8 +52,11 @@ class NativeDecoderStack:
     def run(self, hidden: Tensor, metadata: ForwardMetadata) -> tuple[Tensor, Tensor]:
         """Run the layers; see `Ops.decoder_stack`."""
         output, residual = torch.empty_like(hidden), torch.empty_like(hidden)
+        # A step of decodes brings the tensors of the one before: their view still holds.
+        if self._viewed is None or not _same_tensors(metadata, self._viewed):
+            self._viewed, self._step_view = metadata, view_step(metadata)
         status = self._engine.library.pagewire_stack_run(
-            self._handle, view_step(metadata), self._caches, address(hidden), address(output), address(residual)
+            self._handle, self._step_view, self._caches, address(hidden), address(output), address(residual)
         )
         if status:
             raise EngineError(
@@ -93,3 +98,13 @@ class NativeDecoderStack:
 def _linear(weight: LinearWeight) -> LinearView:
     assert isinstance(weight, PackedWeight), "weights are packed at load (Ops.prepare_weight)"
     return weight.view
+
+
+def _same_tensors(step: ForwardMetadata, other: ForwardMetadata) -> bool:
+    return (
+        step.positions is other.positions
+        and step.slot_mapping is other.slot_mapping
+        and step.block_tables is other.block_tables
+        and step.query_start_loc is other.query_start_loc
+        and step.seq_lens is other.seq_lens
+    )
