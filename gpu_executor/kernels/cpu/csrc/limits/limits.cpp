@@ -7,7 +7,7 @@ namespace pagewire {
 namespace {
 
 // Enough to start the prefetcher, little enough to end evenly.
-constexpr int64_t kPieceBytes = 256 * 1024;
+constexpr int64_t kPieceBytes = 128 * 1024;
 constexpr int64_t kTilesPerThread = 8;
 
 // The compiler makes vectors of the four sums; additions are far faster than any memory.
