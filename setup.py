@@ -86,7 +86,7 @@ class NativeBuild:
         if not (CSRC / "isa" / f"{name}.cpp").exists() or (machines and self.machine not in machines):
             return False
         probe = [*self.compiler, *flags, "-x", "c++", "-fsyntax-only", "-"]
-        known = subprocess.run(probe, input=b"int x;", capture_output=True, check=False).returncode == 0
+        known = run(probe, source="int x;").returncode == 0
         if not known:
             report(f"{self.compiler[0]} does not know {' '.join(flags)}: built without the kernels for {name}\n")
         return known
@@ -99,7 +99,9 @@ class NativeBuild:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = target.with_suffix(f".{os.getpid()}.o")
-        run([*command, "-MMD", "-MF", str(target.with_suffix(".d")), "-MT", str(target), "-o", str(scratch)])
+        compile_or_fail(
+            [*command, "-MMD", "-MF", str(target.with_suffix(".d")), "-MT", str(target), "-o", str(scratch)]
+        )
         scratch.replace(target)
         recipe.write_text("\n".join(command))
         return target
@@ -114,7 +116,7 @@ class NativeBuild:
         # A process may have the old library mapped: it keeps the old file.
         scratch = target.with_name(f"{target.name}.{os.getpid()}")
         shared = ["-dynamiclib"] if sys.platform == "darwin" else ["-shared", "-Wl,-z,defs"]
-        run([*self.compiler, *shared, "-pthread", "-o", str(scratch), *map(str, objects)])
+        compile_or_fail([*self.compiler, *shared, "-pthread", "-o", str(scratch), *map(str, objects)])
         scratch.replace(target)
 
 
@@ -160,16 +162,25 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str], source: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the compiler.
+
+    Raises:
+        CompileError: it could not be started.
+    """
+    try:
+        return subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    except OSError as exc:
+        raise CompileError(f"{command[0]} can't be run: {exc.strerror}") from exc
+
+
+def compile_or_fail(command: list[str]) -> None:
     """Run the compiler; what it prints goes to the build's output.
 
     Raises:
         CompileError: it failed, or could not be started.
     """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as exc:
-        raise CompileError(f"{command[0]} can't be run: {exc.strerror}") from exc
+    done = run(command)
     if done.returncode:
         raise CompileError(f"exit code {done.returncode} of {shlex.join(command)}\n{done.stdout}{done.stderr}")
     report(done.stdout + done.stderr)

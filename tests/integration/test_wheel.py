@@ -20,6 +20,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel with the portable kernels: those for other instructions are built the same way, and take longer."""
+    return build_wheel(tmp_path_factory, PAGEWIRE_INSTRUCTION_SETS="portable")
+
+
+def build_wheel(tmp_path_factory: pytest.TempPathFactory, **environment: str) -> Path:
     """Build the wheel from a copy of the sources: setuptools writes beside what it builds."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for folder in FOLDERS:
@@ -27,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in FILES:
         if (ROOT / file).exists():
             shutil.copy(ROOT / file, source / file)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(target), str(source))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(target), str(source), **environment)
     (path,) = target.glob("pagewire-*.whl")
     return path
 
@@ -40,9 +45,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def pip(*args: str) -> None:
+def pip(*args: str, **environment: str) -> None:
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *args]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -67,6 +72,34 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path):
     assert modules == expected
     assert "pagewire/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_holds_the_kernels_compiled_and_serves_any_python(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "pagewire/gpu_executor/kernels/cpu/_native.so" in names
+    assert not [name for name in names if "csrc" in name]
+    assert "-py3-none-" in wheel.name
+
+
+def test_the_installed_kernels_run(installed: Path, tmp_path: Path):
+    code = (
+        "import torch; from pagewire.gpu_executor.kernels.ops import select_ops;"
+        "ops = select_ops('cpu', num_threads=2);"
+        "print(ops.describe(), ops.silu_and_mul(torch.zeros(1, 4)).tolist())"
+    )
+    assert run_outside(installed, tmp_path, "-c", code) == "cpu (portable, 2 threads) [[0.0, 0.0]]\n"
+
+
+def test_without_a_compiler_the_package_installs_and_runs_on_the_reference(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+):
+    without_kernels = build_wheel(tmp_path_factory, CXX="/no/such/compiler")
+    pip("install", "--no-deps", "--no-index", "--target", str(tmp_path / "installed"), str(without_kernels))
+    code = (
+        "import logging; from pagewire.gpu_executor.kernels.ops import select_ops;"
+        "logging.basicConfig(format='%(message)s'); print(select_ops('auto').name)"
+    )
+    assert run_outside(tmp_path / "installed", tmp_path, "-c", code) == "reference\n"
 
 
 def test_the_command_line_runs_outside_the_tree(installed: Path, tmp_path: Path):
