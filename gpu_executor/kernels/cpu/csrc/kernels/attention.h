@@ -2,14 +2,14 @@
 // attention.inl for the arithmetic.
 //
 // Layout of the cache, for each layer (KV dtype):
-//   key    [num_blocks, num_kv_heads, head_dim, block_size]: a block's keys lie side by side, channel by channel, so that
-//          a vector holds one channel of neighbouring keys, and a score is summed in one lane, in channel order,
+//   key    [num_blocks, num_kv_heads, head_dim, block_size]: a block's keys lie side by side, channel by channel, so
+//          that a vector holds one channel of neighbouring keys, and a score is summed in one lane, in channel order,
 //          for a decode row and in a tile of prefill rows alike.
 //   value  [num_blocks, num_kv_heads, block_size, head_dim].
 //
 // A row (token, head) meets its keys in steps of kKeyStep, and the steps in splits of kKeySplit, both at absolute
-// positions of its request: the borders are the same whatever the batch, the chunk and the number of threads. Each split
-// gives (largest score, sum of weights, weighted values); splits are merged in order.
+// positions of its request: the borders are the same whatever the batch, the chunk and the number of threads. Each
+// split gives (largest score, sum of weights, weighted values); splits are merged in order.
 #pragma once
 
 #include <cstdint>

@@ -264,7 +264,9 @@ static void set_rows(const AttentionStep& step, const AttentionTask& task, const
     float* scaled = tile.query + row * tile.channels;
     for_vectors(
         head_dim, [&](int64_t channel) { store(scaled + channel, mul(load(query + channel), scale)); },
-        [&](int64_t channel, int64_t rest) { store(scaled + channel, mul(load_partial(query + channel, rest), scale)); });
+        [&](int64_t channel, int64_t rest) {
+          store(scaled + channel, mul(load_partial(query + channel, rest), scale));
+        });
   });
 }
 
@@ -363,7 +365,8 @@ PAGEWIRE_INLINE char* cache_address(const void* cache, const AttentionStep& step
                                     int64_t element) {
   const int64_t bytes = step.kv_type == ElementType::kFloat32 ? 4 : 2;
   const int64_t head_elements = step.head_dim * step.block_size;
-  return static_cast<char*>(const_cast<void*>(cache)) + ((block * step.num_kv_heads + head) * head_elements + element) * bytes;
+  const int64_t index = (block * step.num_kv_heads + head) * head_elements + element;
+  return static_cast<char*>(const_cast<void*>(cache)) + index * bytes;
 }
 
 static void store_key(const float* key, int64_t slot, const AttentionStep& step) {

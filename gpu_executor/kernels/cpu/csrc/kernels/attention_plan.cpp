@@ -16,8 +16,8 @@ constexpr float kKeyCostInRows = 5.0f;
 // counter costs about as much as 30 of them.
 constexpr float kSmallestTask = 400.0f;
 
-// A tile that would take more than 1/3 of a thread's share is cut, into pieces of about 1/8 of it. Uncut, a tile of many
-// rows saves the writing and merging of partial results, so that the first number is larger than the second.
+// A tile that would take more than 1/3 of a thread's share is cut, into pieces of about 1/8 of it. Uncut, a tile of
+// many rows saves the writing and merging of partial results, so that the first number is larger than the second.
 constexpr float kCutAtShare = 1.0f / 3;
 constexpr float kPieceOfShare = 1.0f / 8;
 // KV heads of a request stay together if that makes no more than this of a thread's share. With few rows they read a
@@ -80,9 +80,11 @@ void AttentionPlan::cut_tokens(const AttentionShape& shape, int64_t num_reqs, co
 
 void AttentionPlan::add_tasks(const Tile& tile, int32_t split_begin, int32_t split_end, int32_t num_kv_heads,
                               int32_t heads_at_once, int64_t partial) {
-  const float part = static_cast<float>(split_end - split_begin) / static_cast<float>(tile.split_end - tile.split_begin);
+  const int32_t splits = split_end - split_begin, tile_splits = tile.split_end - tile.split_begin;
+  const float part = static_cast<float>(splits) / static_cast<float>(tile_splits);
   for (int32_t head = 0; head < num_kv_heads; head += heads_at_once) {
-    add_task({tile.request, tile.token_begin, tile.token_end, head, head + heads_at_once, split_begin, split_end, partial},
+    const int32_t head_end = head + heads_at_once;
+    add_task({tile.request, tile.token_begin, tile.token_end, head, head_end, split_begin, split_end, partial},
              tile.cost * part * static_cast<float>(heads_at_once));
   }
 }

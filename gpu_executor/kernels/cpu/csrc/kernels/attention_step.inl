@@ -8,6 +8,10 @@
 //   values      = values * correction, then fma(weight, value) key by key over the keys that the row sees
 // Keys outside the row's range take part in none of them: they may be NaN.
 
+// Each of these functions exists for many numbers of rows and element types: copies of them within each other would
+// gain nothing and take the compiler twice the time.
+#define PAGEWIRE_NOINLINE static __attribute__((noinline))
+
 constexpr int64_t kPanelKeys = 16;  // keys that lie side by side, channel by channel, where the kernels read them
 constexpr int64_t kPanelVecs = kPanelKeys / kVecSize;
 constexpr int64_t kStepPanels = kKeyStep / kPanelKeys;
@@ -41,12 +45,12 @@ struct StepSource {
 
 // One tile's work space, and its rows' state. Rows of one KV head lie together, by token, then by query head.
 struct AttentionRows {
-  int64_t count;          // of all KV heads
-  int64_t head_rows;      // of one
-  int64_t channels;       // head_dim, padded
-  float* query;             // [count, channels], scaled
-  float* scores;            // [count, kKeyStep], then the weights
-  float* values;            // [count] rows at value_stride: the split's weighted values
+  int64_t count;      // of all KV heads
+  int64_t head_rows;  // of one
+  int64_t channels;   // head_dim, padded
+  float* query;       // [count, channels], scaled
+  float* scores;      // [count, kKeyStep], then the weights
+  float* values;      // [count] rows at value_stride: the split's weighted values
   int64_t value_stride;
   float* total_values;  // [count, channels], of the splits so far
   float *largest, *sum, *total_largest, *total_sum, *correction, *new_largest;  // [count], up to whole vectors
@@ -58,7 +62,7 @@ struct AttentionRows {
 
 // scores of kRows rows for kPanels panels of a step.
 template <int64_t kRows, int64_t kPanels, typename Source>
-static void score_panels(const float* query, int64_t query_stride, const Source& source, int64_t panel,
+PAGEWIRE_NOINLINE void score_panels(const float* query, int64_t query_stride, const Source& source, int64_t panel,
                                     int64_t head_dim, float* scores) {
   using Type = typename Source::Type;
   const typename Type::Element* panels[kPanels];
@@ -117,7 +121,7 @@ static void score_panels(const float* query, int64_t query_stride, const Source&
 // values = values * correction + weights * (a step's values), for keys [begin, end) of the step and kVecs vectors of
 // channels.
 template <int64_t kRows, int64_t kVecs, typename Source>
-static void add_values(const float* weights, const float* correction, const Source& source, int64_t channel,
+PAGEWIRE_NOINLINE void add_values(const float* weights, const float* correction, const Source& source, int64_t channel,
                                   int64_t begin, int64_t end, float* values, int64_t value_stride) {
   using Type = typename Source::Type;
   Vec sums[kRows][kVecs];
@@ -177,8 +181,8 @@ PAGEWIRE_INLINE void with_row_count(int64_t rows, Visit&& visit) {
 
 // Scores of up to kRowBlock rows for panels [panel, panel_end) of a step.
 template <typename Source>
-static void score_rows(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source, int64_t panel,
-                       int64_t panel_end, int64_t head_dim) {
+PAGEWIRE_NOINLINE void score_rows(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source,
+                                  int64_t panel, int64_t panel_end, int64_t head_dim) {
   const float* query = tile.query + row * tile.channels;
   float* scores = tile.scores + row * kKeyStep;
   with_row_count(rows, [&](auto row_count) {
@@ -195,8 +199,8 @@ static void score_rows(const AttentionRows& tile, int64_t row, int64_t rows, con
 
 // Add weighted values of up to kRowBlock rows, over keys [begin, end) of a step, which all of these rows see.
 template <typename Source>
-static void add_row_values(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source, int64_t begin,
-                           int64_t end, int64_t head_dim) {
+PAGEWIRE_NOINLINE void add_row_values(const AttentionRows& tile, int64_t row, int64_t rows, const Source& source,
+                                      int64_t begin, int64_t end, int64_t head_dim) {
   const float* weights = tile.scores + row * kKeyStep;
   float* values = tile.values + row * tile.value_stride;
   with_row_count(rows, [&](auto row_count) {
@@ -224,7 +228,9 @@ PAGEWIRE_INLINE void mask_scores(float* scores, int64_t begin, int64_t end) {
 
 PAGEWIRE_INLINE float largest_score(const float* scores, int64_t begin, int64_t end) {
   Vec largest = broadcast(-__builtin_inff());
-  for (int64_t key = begin / kVecSize * kVecSize; key < end; key += kVecSize) largest = max(load(scores + key), largest);
+  for (int64_t key = begin / kVecSize * kVecSize; key < end; key += kVecSize) {
+    largest = max(load(scores + key), largest);
+  }
   return reduce_max(largest);
 }
 
@@ -281,8 +287,8 @@ static void add_block_values(const AttentionRows& tile, int64_t row, int64_t row
 
 // Rows [row_begin, row_end), each of which sees some of the step's keys, meet them.
 template <typename Source>
-static void attend_step(const AttentionRows& tile, int64_t row_begin, int64_t row_end, const Source& source,
-                        int64_t start, int64_t head_dim) {
+PAGEWIRE_NOINLINE void attend_step(const AttentionRows& tile, int64_t row_begin, int64_t row_end, const Source& source,
+                                   int64_t start, int64_t head_dim) {
   for (int64_t row = row_begin; row < row_end; row += kRowBlock) {
     const int64_t rows = smaller(kRowBlock, row_end - row);
     const int64_t begin = visible_keys(tile, row, start).begin, end = visible_keys(tile, row + rows - 1, start).end;
