@@ -164,7 +164,7 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
         "there is no reader for it",
     ),
-    "kernels": {"cpu": "compiled CPU kernels", "triton": "GPU kernels"},
+    "kernels": {"triton": "GPU kernels"},
 }
 
 # Field -> other spelling -> the word that the config has.
