@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pagewire.ipc.errors import ConfigError, EngineError
 
 from .native_library import load_library
+from .panel_memory import PanelMemory
 
 
 class PhaseTime(NamedTuple):
@@ -43,6 +44,7 @@ class NativeEngine:
             )
         self.handle: int = handle
         self.num_threads = num_threads
+        self.panel_memory = PanelMemory()
         self.instruction_set: str = self.library.pagewire_kernels(handle).decode()
         self._finalizer = weakref.finalize(self, self.library.pagewire_destroy, handle)
         self._phase_names = _phase_names(self.library)

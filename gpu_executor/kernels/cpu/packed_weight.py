@@ -92,7 +92,7 @@ def _pack(engine: NativeEngine, weight: DenseWeight | Int4Weight | Int8Weight) -
     # The library reads plain memory: what a loader left as a view of something larger is copied.
     codes, scale, minimum = codes.contiguous(), _contiguous(scale), _contiguous(minimum)
     shape = (layout, int(minimum is not None), weight.out_features, weight.in_features)
-    panels = torch.empty(engine.library.pagewire_packed_bytes(*shape), dtype=torch.uint8)
+    panels = engine.panel_memory.allocate(engine.library.pagewire_packed_bytes(*shape))
     assert panels.data_ptr() % 64 == 0, "panels begin on a cache line"
     engine.library.pagewire_pack(
         engine.handle, *shape, codes.data_ptr(), _address(scale), _address(minimum), panels.data_ptr()
