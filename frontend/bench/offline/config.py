@@ -82,4 +82,14 @@ class BenchStartupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class BenchKernelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Single kernels, and what the machine can do at most."""
 
+    cpu_threads: Annotated[
+        int | None, Meta(description="Threads to run on. Default: the CPUs that this process may use.")
+    ] = None
+    cpu_instruction_set: Annotated[
+        str, Meta(description="Instructions to use: avx2, portable, ... auto: the best that the CPU has.")
+    ] = "auto"
     output_json: Annotated[str | None, Meta(description="File to write the figures to.")] = None
+
+    def __post_init__(self) -> None:
+        if self.cpu_threads is not None and not 1 <= self.cpu_threads <= 1024:
+            raise ConfigError(f"--cpu-threads {self.cpu_threads} must be from 1 to 1024.")

@@ -76,11 +76,19 @@ def run(config: BenchKernelsConfig, say: Say) -> int:
         MachineError: the tool failed.
     """
     check_result_file(config.output_json)
-    report = measure([sys.executable, "-P", "-m", _MODULE, "--json"])
+    say("Timing the kernels: about a minute on an idle machine.")
+    report = measure(tool_command(config))
     for line in report_lines(report):
         say(line)
     save_result(config.output_json, report)
     return 0
+
+
+def tool_command(config: BenchKernelsConfig) -> list[str]:
+    """Return the command line of the executor's tool."""
+    threads = [] if config.cpu_threads is None else ["--threads", str(config.cpu_threads)]
+    options = ["--json", "--instruction-set", config.cpu_instruction_set, *threads]
+    return [sys.executable, "-P", "-m", _MODULE, *options]
 
 
 def measure(command: Sequence[str]) -> KernelReport:

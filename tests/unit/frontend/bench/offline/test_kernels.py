@@ -5,12 +5,14 @@ import sys
 import msgspec
 import pytest
 
+from pagewire.frontend.bench.offline.config import BenchKernelsConfig
 from pagewire.frontend.bench.offline.kernels import (
     KernelReport,
     KernelTiming,
     MachineLimit,
     measure,
     report_lines,
+    tool_command,
 )
 from pagewire.ipc.errors import MachineError
 
@@ -37,6 +39,11 @@ def test_the_table_puts_figures_beside_the_machines_limits():
         "  int8 products: 190.0 GOP/s",
         TABLE,
     ]
+
+
+def test_the_tool_is_told_what_to_run_on():
+    options = tool_command(BenchKernelsConfig(cpu_threads=2, cpu_instruction_set="portable"))[4:]
+    assert options == ["--json", "--instruction-set", "portable", "--threads", "2"]
 
 
 def test_the_report_comes_from_a_process_of_its_own():
