@@ -43,11 +43,12 @@ def main() -> int:
     # worst 10 s) on 2 busy cores, 0.9 s (worst 1.2 s) with sleeping threads. Read when torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Importing torch takes seconds: by now the process watches its parent, and the core's first message is on its way.
-    # Nothing that an import makes is garbage; looking for some took 0.3 s of its 2.4.
+    # What an import makes stays: looking for garbage took 0.3 s while it ran, and each later look at all of it as much.
     gc.disable()
     from .host_limits import HostLimits
     from .worker import Worker
 
+    gc.freeze()
     gc.enable()
     worker = Worker(HostLimits(), channel, import_s=time.perf_counter() - started)
     code = serve(channel, worker)
