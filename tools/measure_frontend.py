@@ -168,13 +168,15 @@ def main() -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--tokens", type=int, default=3000, help="measured at each number of streams")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--step-ms", type=float, help="pace of the core; default: that of a small CPU")
     args = parser.parse_args()
     model_path = Path(resolve_model(args.model).path)
     with tempfile.TemporaryDirectory() as directory:
         address = f"ipc://{directory}/core.sock"
         with paced_core(address, model_path) as orders, attached_frontend(address) as (url, pid):
             for num_streams in args.streams:
-                rounds = [measure(url, pid, orders, num_streams, args.tokens) for _ in range(args.rounds)]
+                step_s = STEP_S.get(num_streams, 0.002 * num_streams) if args.step_ms is None else args.step_ms / 1000
+                rounds = [measure(url, pid, orders, num_streams, args.tokens, step_s) for _ in range(args.rounds)]
                 costs = [cost_us for cost_us, _ in rounds]
                 delays = [delay_ms for _, delays in rounds for delay_ms in delays]
                 print(
@@ -186,10 +188,11 @@ def main() -> int:
     return 0
 
 
-def measure(url: str, pid: int, orders: Connection, num_streams: int, num_tokens: int) -> tuple[float, list[float]]:
+def measure(
+    url: str, pid: int, orders: Connection, num_streams: int, num_tokens: int, step_s: float
+) -> tuple[float, list[float]]:
     """Return (microseconds a token, milliseconds that each token took from the core to the client)."""
     num_steps = max(num_tokens // num_streams, 20)
-    step_s = STEP_S.get(num_streams, 0.002 * num_streams)
     orders.send(Order(pid, num_streams, num_steps, step_s))
     parent, child = multiprocessing.Pipe()
     process = multiprocessing.Process(target=read_streams, args=(url, num_streams, child))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +64,14 @@ def send_until_refused(router: ClientRouter, client: ClientId, message: Message)
         router.send(client, message)
 
 
+def send_until_gone(router: ClientRouter, client: ClientId) -> None:
+    """The same for a client whose close may take its time, while the queue fills."""
+    for _ in range(WAIT_MS):
+        with contextlib.suppress(SlowClient):
+            send_until_refused(router, client, Ping())
+        router.socket.poll(1)
+
+
 def test_pair_carries_steps_one_way_and_results_the_other(context, tmp_path: Path):
     address = f"ipc://{tmp_path}/executor"
     core = connect_executor(context, address)
@@ -106,7 +116,7 @@ def test_client_that_never_came_or_left_is_gone(router: ClientRouter, context, t
     identity, _ = receive(router)
     client.close()
     with pytest.raises(GoneClient):
-        send_until_refused(router, identity, Ping())
+        send_until_gone(router, identity)
 
 
 def test_client_that_does_not_read_is_slow_and_blocks_nobody(router: ClientRouter, context, tmp_path: Path):
@@ -132,3 +142,48 @@ def test_socket_file_is_for_its_user_alone_and_goes_with_the_socket(context, tmp
     router.close()
     context.term()
     assert not path.exists()
+
+
+async def test_messages_that_came_together_are_handed_over_in_one_call(router: ClientRouter, tmp_path: Path):
+    connection = CoreConnection(f"ipc://{tmp_path}/core")
+    connection.send(HELLO)
+    client, _ = receive(router)
+    calls: list[list[object]] = []
+    all_came = asyncio.Event()
+
+    def take(messages: list[object]) -> None:
+        calls.append(messages)
+        if sum(map(len, calls)) == 200:
+            all_came.set()
+
+    for index in range(200):
+        router.send(client, StepOutputs(accepted=[index]))
+    connection.receive_with(take, pytest.fail)
+    async with asyncio.timeout(10):
+        await all_came.wait()
+    assert [message.accepted for messages in calls for message in messages] == [[index] for index in range(200)]
+    assert max(map(len, calls)) <= 64, "the event loop has others to serve"
+    connection.close()
+
+
+@pytest.mark.parametrize("fails", ["message", "receiver"])
+async def test_what_ends_the_receiving_is_told_after_what_came_before_it(router: ClientRouter, tmp_path: Path, fails):
+    connection = CoreConnection(f"ipc://{tmp_path}/core")
+    connection.send(HELLO)
+    client, _ = receive(router)
+    taken: list[object] = []
+    failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    def take(messages: list[object]) -> None:
+        taken.extend(messages)
+        if fails == "receiver":
+            raise ValueError("planted")
+
+    connection.receive_with(take, failure.set_result)
+    router.send(client, StepOutputs(accepted=[1]))
+    if fails == "message":
+        router.socket.send_multipart([client, b"\xc1"])
+    error = await asyncio.wait_for(failure, 10)
+    assert isinstance(error, ProtocolError if fails == "message" else ValueError)
+    assert taken == [StepOutputs(accepted=[1])]
+    connection.close()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+
+import aiohttp
 import pytest
+from aiohttp import AddrInfoType
 
 from pagewire.ipc.errors import ExecutorDied
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
 from pagewire.ipc.requests import AddRequest
 from tests.support.fake_core import until
-from tests.support.http_server import joined_text, parse_events, running_server
+from tests.support.http_server import joined_text, message, parse_events, running_server
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -79,3 +83,33 @@ async def test_answer_that_is_no_utf8_leaves_its_neighbours_and_the_server_alone
         assert [joined_text(chunks, index) for index in range(2)] == [REPLACEMENT * 4, "plain"]
         choices = (await server.complete(**body))["choices"]
         assert [choice["text"] for choice in choices] == [REPLACEMENT * 4, "plain"]
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+async def test_reader_that_falls_behind_finds_its_tokens_merged_and_none_missing(path):
+    text = "x" * 600
+    body = {
+        "prompt": "p",
+        "max_tokens": 700,
+        "logprobs": 20,
+    }  # events of several kilobytes, which soon fill the socket's buffers
+    if path == "chat/completions":
+        body = {"messages": [message("hi")], "logprobs": True, "top_logprobs": 20}
+    connector = aiohttp.TCPConnector(socket_factory=_narrow_socket)
+    async with (
+        running_server(text, info={"max_model_len": 1000}) as server,
+        aiohttp.ClientSession(server.url, connector=connector) as http,
+        http.post(f"/v1/{path}", json={"stream": True, **body}, read_bufsize=1024) as response,
+    ):
+        await until(lambda: not server.core.running)
+        *chunks, done = parse_events(await response.text())
+    assert done == "[DONE]"
+    assert joined_text(chunks) == text
+    assert len(chunks) < len(text), "those that waited for the reader came together"
+
+
+def _narrow_socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    narrow = socket.socket(family, kind, protocol)
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    return narrow
