@@ -198,6 +198,23 @@ class MLPWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """What lies between a token's id and the row that the output layer reads.
+
+    Attributes:
+        embedding: vocab_size rows of hidden_size channels.
+        layers: first to last, at least one.
+        norm: [hidden_size], weight of the RMSNorm after the last layer.
+        norm_eps: its epsilon.
+    """
+
+    embedding: LinearWeight
+    layers: tuple[DecoderLayerWeights, ...]
+    norm: Tensor
+    norm_eps: float
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderLayerWeights:
     """What one decoder layer computes with: attention, then the feed-forward block."""
 

@@ -23,7 +23,7 @@ from pagewire.ipc.errors import ConfigError
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from .draws import OutputRows
-from .layouts import AttentionWeights, DecoderLayerWeights, LinearWeight, MLPWeights, RotaryTable
+from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
 from .sampling_ops import SamplingOps
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Ops(SamplingOps, ABC):
     def kv_cache_shape(self, spec: KVCacheSpec, num_blocks: int, block_size: int) -> KVCacheShape:
         """Return the shapes of a layer's paged memory, in the order that this backend keeps keys and values in.
 
-        The first dimension is the block; only `store_kv`, `paged_attention` and `decoder_stack` know the others.
+        The first dimension is the block; only `store_kv`, `paged_attention` and `decoder` know the others.
         """
         shape = (num_blocks, spec.num_kv_heads, block_size, spec.head_dim)
         return KVCacheShape(key=shape, value=shape)
@@ -210,30 +210,29 @@ class Ops(SamplingOps, ABC):
             destination: [num_copies] int64 block ids, no two alike.
         """
 
-    def decoder_stack(
+    def decoder(
         self,
-        hidden: Tensor,
-        layers: Sequence[DecoderLayerWeights],
+        input_ids: Tensor,
+        weights: DecoderWeights,
         kv_caches: Sequence[LayerKVCache],
         metadata: ForwardMetadata,
-    ) -> tuple[Tensor, Tensor]:
-        """Run decoder layers one after the other.
+    ) -> Tensor:
+        """Look tokens up, run the decoder layers one after the other, and norm what comes out.
 
         Args:
-            hidden: [num_tokens, hidden_size], compute dtype: the residual stream before the first layer.
-            layers: at least one. A backend may keep what it makes of them: the same sequence must come every time.
+            input_ids: [num_tokens] int64, each below the embedding's rows.
+            weights: a backend may keep what it makes of them: the same object must come every time.
             kv_caches: the paged memory of each layer; likewise.
             metadata: the step.
 
         Returns:
-            The last block's output, not yet added, and the residual.
+            [num_tokens, hidden_size], compute dtype.
         """
-        residual = None
-        for layer, kv_cache in zip(layers, kv_caches, strict=True):
+        hidden, residual = self.embedding(input_ids, weights.embedding), None
+        for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
             hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
             hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
-        assert residual is not None, "a model has at least one layer"
-        return hidden, residual
+        return self._norm(hidden, residual, weights.norm, weights.norm_eps)[0]
 
     def attention_block(
         self,

@@ -46,10 +46,6 @@ class VocabEmbedding:
             loaded_bytes=loader.loaded_bytes,
         )
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """Look up [num_tokens] int64 ids: [num_tokens, hidden_size]."""
-        return self._context.ops.embedding(input_ids, self.weight)
-
 
 class OutputLayer:
     """The logits of each token id: a product with one row an id, the embedding's or its own.

@@ -20,7 +20,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
-from ..kernels.layouts import DecoderLayerWeights, RotaryTable
+from ..kernels.layouts import DecoderLayerWeights, DecoderWeights, RotaryTable
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..layers.attention import Attention
 from ..layers.build_context import BuildContext
@@ -42,7 +42,7 @@ class LlamaForCausalLM:
 
     def __init__(self, config: ModelConfig, context: BuildContext, max_model_len: int) -> None:
         self._ops = context.ops
-        self._layer_weights: tuple[DecoderLayerWeights, ...] = ()
+        self._weights: DecoderWeights | None = None
         rotary = build_rotary_table(config, max_model_len, context.device)
         self.embedding = VocabEmbedding("model.embed_tokens", config.vocab_size, config.hidden_size, context)
         self.layers = [
@@ -76,10 +76,8 @@ class LlamaForCausalLM:
 
     def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
         """See `Model.forward`."""
-        hidden = self.embedding.forward(input_ids)
-        hidden, residual = self._ops.decoder_stack(hidden, self._layer_weights, kv_caches, metadata)
-        hidden, _ = self.norm.forward_add(hidden, residual)
-        return hidden
+        assert self._weights is not None, "weights are loaded before the first step"
+        return self._ops.decoder(input_ids, self._weights, kv_caches, metadata)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """See `Model.compute_logits`."""
@@ -104,7 +102,12 @@ class LlamaForCausalLM:
 
     def finish_loading(self) -> None:
         """See `Model.finish_loading`."""
-        self._layer_weights = tuple(layer.weights() for layer in self.layers)
+        self._weights = DecoderWeights(
+            embedding=self.embedding.weight,
+            layers=tuple(layer.weights() for layer in self.layers),
+            norm=self.norm.weight,
+            norm_eps=self.norm.eps,
+        )
 
 
 class DecoderLayer:
@@ -115,7 +118,7 @@ class DecoderLayer:
         self.mlp = mlp
 
     def weights(self) -> DecoderLayerWeights:
-        """Gather the loaded parameters for the kernels: `Ops.decoder_stack` runs the layers."""
+        """Gather the loaded parameters for the kernels: `Ops.decoder` runs the layers."""
         return DecoderLayerWeights(attention=self.attention.weights(), mlp=self.mlp.weights())
 
 

@@ -10,17 +10,17 @@ from torch import Tensor
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
-from ..layouts import DecoderLayerWeights, LinearWeight, RotaryTable
+from ..layouts import DecoderWeights, LinearWeight, RotaryTable
 from ..ops import KVCacheShape, Ops
-from .decoder_stack import NativeDecoderStack
 from .engine import NativeEngine
+from .native_decoder import NativeDecoder
 from .native_sampling import NativeSampling
 from .packed_weight import PackedWeight, pack_weight
 from .step_views import address, view_cache, view_step
 
 
 class CpuOps(Ops):
-    """Each op is one call into the native library, and all decoder layers of a step are one.
+    """Each op is one call into the native library, and a step's whole decoder is one.
 
     Args:
         num_threads: that a call runs on.
@@ -40,8 +40,8 @@ class CpuOps(Ops):
     def __init__(self, num_threads: int, instruction_set: str = "auto") -> None:
         self.engine = NativeEngine(num_threads, instruction_set)
         self._sampling = NativeSampling(self.engine.library, self.engine.handle)
-        # One a model, found by the identity of its layers, which the stack keeps alive.
-        self._stacks: dict[int, NativeDecoderStack] = {}
+        # One a model, found by the identity of its weights, which the decoder keeps alive.
+        self._decoders: dict[int, NativeDecoder] = {}
 
     def describe(self) -> str:
         return f"cpu ({self.engine.instruction_set}, {self.engine.num_threads} threads)"
@@ -123,17 +123,17 @@ class CpuOps(Ops):
         for cache in kv_cache:
             cache.index_copy_(0, destination, cache.index_select(0, source))
 
-    def decoder_stack(
+    def decoder(
         self,
-        hidden: Tensor,
-        layers: Sequence[DecoderLayerWeights],
+        input_ids: Tensor,
+        weights: DecoderWeights,
         kv_caches: Sequence[LayerKVCache],
         metadata: ForwardMetadata,
-    ) -> tuple[Tensor, Tensor]:
-        stack = self._stacks.get(id(layers))
-        if stack is None or stack.kv_caches is not kv_caches:
-            stack = self._stacks[id(layers)] = NativeDecoderStack(self.engine, layers, kv_caches)
-        return stack.run(hidden, metadata)
+    ) -> Tensor:
+        decoder = self._decoders.get(id(weights))
+        if decoder is None or decoder.kv_caches is not kv_caches:
+            decoder = self._decoders[id(weights)] = NativeDecoder(self.engine, weights, kv_caches)
+        return decoder.run(input_ids, metadata)
 
     def output_layer(
         self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]

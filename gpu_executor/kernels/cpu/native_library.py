@@ -63,6 +63,19 @@ class LayerView(Structure):
     )
 
 
+class DecoderView(Structure):
+    """What lies between a token's id and the row that the output layer reads."""
+
+    _fields_ = (
+        ("embedding", LinearView),
+        ("layers", POINTER(LayerView)),
+        ("num_layers", c_int64),
+        ("norm", c_void_p),
+        ("norm_eps", c_float),
+        ("padding", c_int32),
+    )
+
+
 class CacheView(Structure):
     """The paged memory of one layer; `type` is one of csrc's ElementType numbers."""
 
@@ -91,9 +104,16 @@ class StepView(Structure):
 
 
 # In the order of pagewire_struct_bytes.
-_STRUCTS: tuple[type[Structure], ...] = (PackedMatrix, LinearView, LayerView, CacheView, StepView)
+_STRUCTS: tuple[type[Structure], ...] = (
+    PackedMatrix,
+    LinearView,
+    LayerView,
+    CacheView,
+    StepView,
+    DecoderView,
+)
 
-# function -> its result and its arguments, as in csrc/capi.h. An engine, a stack or a tensor's memory is a c_void_p.
+# function -> its result and its arguments, as in csrc/capi.h. An engine, a decoder or a tensor's memory is a c_void_p.
 _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "pagewire_source_digest": (c_char_p, ()),
     "pagewire_struct_bytes": (c_int64, (c_int32,)),
@@ -118,10 +138,10 @@ _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (c_void_p, POINTER(StepView), POINTER(CacheView), *(c_int64,) * 4, c_float, c_void_p, c_void_p),
     ),
     "pagewire_silu_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
-    "pagewire_stack_create": (c_void_p, (c_void_p, POINTER(LayerView), c_int64)),
-    "pagewire_stack_destroy": (None, (c_void_p,)),
-    "pagewire_stack_run": (c_int32, (c_void_p, POINTER(StepView), POINTER(CacheView), *(c_void_p,) * 3)),
-    "pagewire_stack_work_bytes": (c_int64, (c_void_p,)),
+    "pagewire_decoder_create": (c_void_p, (c_void_p, POINTER(DecoderView))),
+    "pagewire_decoder_destroy": (None, (c_void_p,)),
+    "pagewire_decoder_run": (c_int32, (c_void_p, POINTER(StepView), POINTER(CacheView), c_void_p, c_void_p)),
+    "pagewire_decoder_work_bytes": (c_int64, (c_void_p,)),
     "pagewire_phase_name": (c_char_p, (c_int32,)),
     "pagewire_profile_start": (None, (c_void_p,)),
     "pagewire_profile_read": (None, (c_void_p, POINTER(c_int64), POINTER(c_int64))),

@@ -4,11 +4,11 @@
 
 #include "engine.h"
 #include "limits/limits.h"
-#include "model/decoder_stack.h"
+#include "model/decoder.h"
 #include "runtime/build_info.h"
 #include "weights/pack.h"
 
-using pagewire::DecoderStack;
+using pagewire::Decoder;
 using pagewire::Engine;
 using pagewire::LinearView;
 using pagewire::LinearWeight;
@@ -40,6 +40,7 @@ int64_t pagewire_struct_bytes(int32_t which) {
     case 2: return sizeof(pagewire::LayerView);
     case 3: return sizeof(pagewire::CacheView);
     case 4: return sizeof(pagewire::StepView);
+    case 5: return sizeof(pagewire::DecoderView);
     default: return 0;
   }
 }
@@ -139,20 +140,20 @@ int32_t pagewire_silu_and_mul(Engine* engine, const float* gate_up, int64_t num_
   return status_of([&] { engine->ops.silu_and_mul(gate_up, num_rows, size, out); });
 }
 
-DecoderStack* pagewire_stack_create(Engine* engine, const pagewire::LayerView* layers, int64_t num_layers) {
-  DecoderStack* stack = nullptr;
-  status_of([&] { stack = new DecoderStack(engine->runtime, layers, num_layers); });
-  return stack;
+Decoder* pagewire_decoder_create(Engine* engine, const pagewire::DecoderView* view) {
+  Decoder* decoder = nullptr;
+  status_of([&] { decoder = new Decoder(engine->runtime, *view); });
+  return decoder;
 }
 
-void pagewire_stack_destroy(DecoderStack* stack) { delete stack; }
+void pagewire_decoder_destroy(Decoder* decoder) { delete decoder; }
 
-int32_t pagewire_stack_run(DecoderStack* stack, const pagewire::StepView* step, const pagewire::CacheView* caches,
-                           const float* input, float* hidden, float* residual) {
-  return status_of([&] { stack->run(*step, caches, input, hidden, residual); });
+int32_t pagewire_decoder_run(Decoder* decoder, const pagewire::StepView* step, const pagewire::CacheView* caches,
+                             const int64_t* ids, float* hidden) {
+  return status_of([&] { decoder->run(*step, caches, ids, hidden); });
 }
 
-int64_t pagewire_stack_work_bytes(const DecoderStack* stack) { return stack->work_bytes(); }
+int64_t pagewire_decoder_work_bytes(const Decoder* decoder) { return decoder->work_bytes(); }
 
 const char* pagewire_phase_name(int32_t kind) {
   if (kind < 0 || kind >= pagewire::kNumPhaseKinds) return nullptr;

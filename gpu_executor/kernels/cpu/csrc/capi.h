@@ -12,12 +12,13 @@
 
 namespace pagewire {
 struct Engine;  // kernels, threads and the work space of the small ops
-class DecoderStack;
+class Decoder;
 }  // namespace pagewire
 
 // --- what was built, and what it was built from ---------------------------------------------------------------------
 PAGEWIRE_API const char* pagewire_source_digest();
-// sizeof of the structs that Python mirrors: 0 PackedMatrix, 1 LinearView, 2 LayerView, 3 CacheView, 4 StepView; else 0.
+// sizeof of the structs that Python mirrors: 0 PackedMatrix, 1 LinearView, 2 LayerView, 3 CacheView, 4 StepView,
+// 5 DecoderView; else 0.
 PAGEWIRE_API int64_t pagewire_struct_bytes(int32_t which);
 // Name of the index-th set of kernels that was built, the best first, and whether this CPU can run it; null: no more.
 PAGEWIRE_API const char* pagewire_built_kernels(int32_t index, int32_t* runs_here);
@@ -47,7 +48,7 @@ PAGEWIRE_API void pagewire_pack(pagewire::Engine* engine, int32_t layout, int32_
                                 uint8_t* dst);
 
 // --- small ops: see model/single_ops.h ------------------------------------------------------------------------------
-// These, and pagewire_stack_run, return 0, or 1 if their work space could not be allocated.
+// These, and pagewire_decoder_run, return 0, or 1 if their work space could not be allocated.
 PAGEWIRE_API int32_t pagewire_linear(pagewire::Engine* engine, pagewire::LinearView weight, const float* x,
                                   int64_t num_rows, float* out);
 PAGEWIRE_API int32_t pagewire_embedding(pagewire::Engine* engine, pagewire::LinearView weight, const int64_t* ids,
@@ -68,14 +69,12 @@ PAGEWIRE_API int32_t pagewire_paged_attention(pagewire::Engine* engine, const pa
 PAGEWIRE_API int32_t pagewire_silu_and_mul(pagewire::Engine* engine, const float* gate_up, int64_t num_rows, int64_t size,
                                         float* out);
 
-// --- all layers at once: see model/decoder_stack.h ------------------------------------------------------------------
-PAGEWIRE_API pagewire::DecoderStack* pagewire_stack_create(pagewire::Engine* engine, const pagewire::LayerView* layers,
-                                                           int64_t num_layers);
-PAGEWIRE_API void pagewire_stack_destroy(pagewire::DecoderStack* stack);
-PAGEWIRE_API int32_t pagewire_stack_run(pagewire::DecoderStack* stack, const pagewire::StepView* step,
-                                        const pagewire::CacheView* caches, const float* input,
-                                        float* hidden, float* residual);
-PAGEWIRE_API int64_t pagewire_stack_work_bytes(const pagewire::DecoderStack* stack);
+// --- a whole decoder at once: see model/decoder.h ------------------------------------------------------------------
+PAGEWIRE_API pagewire::Decoder* pagewire_decoder_create(pagewire::Engine* engine, const pagewire::DecoderView* view);
+PAGEWIRE_API void pagewire_decoder_destroy(pagewire::Decoder* decoder);
+PAGEWIRE_API int32_t pagewire_decoder_run(pagewire::Decoder* decoder, const pagewire::StepView* step,
+                                          const pagewire::CacheView* caches, const int64_t* ids, float* hidden);
+PAGEWIRE_API int64_t pagewire_decoder_work_bytes(const pagewire::Decoder* decoder);
 
 // --- profile: see runtime/profile.h ---------------------------------------------------------------------------------
 PAGEWIRE_API const char* pagewire_phase_name(int32_t kind);  // null from the number of kinds on

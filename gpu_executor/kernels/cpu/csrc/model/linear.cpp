@@ -41,6 +41,16 @@ bool LinearWeight::has_whole_panels() const {
                      [](const PackedMatrix& part) { return part.out_features % kPanel == 0; });
 }
 
+void LinearWeight::unpack_row(const KernelTable& kernels, int64_t row, float* out) const {
+  for (const PackedMatrix& part : parts_) {
+    if (row < part.out_features) {
+      kernels.unpack_row(part, row, out);
+      return;
+    }
+    row -= part.out_features;
+  }
+}
+
 int64_t LinearWeight::work_bytes(const KernelTable& kernels) const {
   int64_t most = 0;
   for (const PackedMatrix& part : parts_) most = std::max(most, kernels.linear_work_bytes(part));

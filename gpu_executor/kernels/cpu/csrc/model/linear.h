@@ -26,6 +26,8 @@ class LinearWeight {
   // the begin of a panel.
   bool has_whole_panels() const;
   int64_t work_bytes(const KernelTable& kernels) const;
+  // One row as floats: an embedding.
+  void unpack_row(const KernelTable& kernels, int64_t row, float* out) const;
 
  private:
   std::vector<PackedMatrix> parts_;

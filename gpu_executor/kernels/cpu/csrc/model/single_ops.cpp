@@ -31,14 +31,7 @@ void SingleOps::embedding(const LinearWeight& weight, const int64_t* ids, int64_
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
     for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
       for (int64_t token = begin; token < end; ++token) {
-        int64_t row = ids[token];
-        for (const PackedMatrix& part : weight.parts()) {
-          if (row < part.out_features) {
-            runtime_.kernels.unpack_row(part, row, out + token * part.in_features);
-            break;
-          }
-          row -= part.out_features;
-        }
+        weight.unpack_row(runtime_.kernels, ids[token], out + token * weight.in_features());
       }
     });
     clock.end_phase(PhaseKind::kEmbedding);

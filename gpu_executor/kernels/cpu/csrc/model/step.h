@@ -37,6 +37,16 @@ struct LayerView {
   int32_t padding;
 };
 
+// A decoder: what lies between a token's id and the row that the output layer reads.
+struct DecoderView {
+  LinearView embedding;     // vocabulary rows of hidden size channels
+  const LayerView* layers;
+  int64_t num_layers;
+  const float* norm;        // [hidden size], after the last layer
+  float norm_eps;
+  int32_t padding;
+};
+
 // The paged memory of one layer; see kernels/attention.h for the order.
 struct CacheView {
   void* key;

@@ -1,4 +1,4 @@
-"""All decoder layers as one native call."""
+"""A model from token ids to normed rows as one native call."""
 
 from __future__ import annotations
 
@@ -12,57 +12,64 @@ from pagewire.ipc.errors import EngineError, MachineError
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
-from ..layouts import DecoderLayerWeights, LinearWeight
+from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight
 from .engine import NativeEngine
-from .native_library import CacheView, LayerView, LinearView, StepView
+from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight
-from .step_views import address, view_cache, view_step
+from .step_views import view_cache, view_step
 
 
-class NativeDecoderStack:
-    """The layers' weights and paged memory as the library sees them, and the library's work space for them.
+class NativeDecoder:
+    """A model's weights and paged memory as the library sees them, and the library's work space for them.
 
     Args:
         engine: runs it.
-        layers: first to last, their weights packed; the object keeps them.
-        kv_caches: one a layer, likewise.
+        weights: packed; the object keeps them.
+        kv_caches: one a layer; kept likewise.
     """
 
-    def __init__(
-        self, engine: NativeEngine, layers: Sequence[DecoderLayerWeights], kv_caches: Sequence[LayerKVCache]
-    ) -> None:
-        self.layers = layers
+    def __init__(self, engine: NativeEngine, weights: DecoderWeights, kv_caches: Sequence[LayerKVCache]) -> None:
+        self.weights = weights
         self.kv_caches = kv_caches
         self._engine = engine
         self._vectors: list[Tensor] = []  # what the views point to besides
         self._viewed: ForwardMetadata | None = None
         self._step_view = StepView()
-        views = (LayerView * len(layers))(*(self._view(layer) for layer in layers))
+        self._hidden_size = weights.norm.shape[0]
+        layers = (LayerView * len(weights.layers))(*(self._view(layer) for layer in weights.layers))
+        view = DecoderView(
+            embedding=_linear(weights.embedding),
+            layers=layers,
+            num_layers=len(layers),
+            norm=self._vector(weights.norm),
+            norm_eps=weights.norm_eps,
+        )
         self._caches = (CacheView * len(kv_caches))(*(view_cache(cache) for cache in kv_caches))
-        self._handle: int = engine.library.pagewire_stack_create(engine.handle, views, len(layers))
+        self._handle: int = engine.library.pagewire_decoder_create(engine.handle, view)
         if self._handle is None:
-            raise MachineError("No memory for the work space of the decoder layers: free memory on this machine.")
-        weakref.finalize(self, engine.library.pagewire_stack_destroy, self._handle)
+            raise MachineError("No memory for the work space of the decoder: free memory on this machine.")
+        weakref.finalize(self, engine.library.pagewire_decoder_destroy, self._handle)
 
     @property
     def work_bytes(self) -> int:
         """Bytes of the work space, as the largest step has left it."""
-        return int(self._engine.library.pagewire_stack_work_bytes(self._handle))
+        return int(self._engine.library.pagewire_decoder_work_bytes(self._handle))
 
-    def run(self, hidden: Tensor, metadata: ForwardMetadata) -> tuple[Tensor, Tensor]:
-        """Run the layers; see `Ops.decoder_stack`."""
-        output, residual = torch.empty_like(hidden), torch.empty_like(hidden)
+    def run(self, input_ids: Tensor, metadata: ForwardMetadata) -> Tensor:
+        """Run a step; see `Ops.decoder`."""
+        assert input_ids.is_contiguous(), "a step's tensors are contiguous"
+        hidden = torch.empty(input_ids.shape[0], self._hidden_size)
         # A step of decodes brings the tensors of the one before: their view still holds.
         if self._viewed is None or not _same_tensors(metadata, self._viewed):
             self._viewed, self._step_view = metadata, view_step(metadata)
-        status = self._engine.library.pagewire_stack_run(
-            self._handle, self._step_view, self._caches, address(hidden), address(output), address(residual)
+        status = self._engine.library.pagewire_decoder_run(
+            self._handle, self._step_view, self._caches, input_ids.data_ptr(), hidden.data_ptr()
         )
         if status:
             raise EngineError(
                 f"no memory for the work space of a step of {hidden.shape[0]} tokens: lower --max-num-batched-tokens"
             )
-        return output, residual
+        return hidden
 
     def _view(self, layer: DecoderLayerWeights) -> LayerView:
         attention, mlp = layer.attention, layer.mlp

@@ -1,4 +1,4 @@
-"""The fused stack gives the bits of its small ops one after the other, and a token's bits are its own."""
+"""The fused decoder gives the bits of its small ops one after the other, and a token's bits are its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
 from pagewire.gpu_executor.kernels.layouts import (
     AttentionWeights,
     DecoderLayerWeights,
+    DecoderWeights,
     DenseWeight,
     LinearWeight,
     MLPWeights,
@@ -112,50 +113,53 @@ def prepared(ops: Ops, layer: DecoderLayerWeights) -> DecoderLayerWeights:
     )  # fmt: skip
 
 
-class Stack:
-    """Layers of one shape, as one backend runs them."""
+LENGTHS = [1, 5, 37, 90]
+
+
+class Decoder:
+    """A small model of one shape, as one backend runs it."""
 
     def __init__(self, ops: Ops, shape: Shape, make: MakeWeight, kv_dtype: torch.dtype = torch.float16) -> None:
         self.ops, self.shape, self.kv_dtype = ops, shape, kv_dtype
-        self.layers = tuple(
+        layers = tuple(
             prepared(ops, make_layer(shape, make, window, 10 * index))
             for index, window in enumerate(shape.sliding_windows)
         )
+        generator = torch.Generator().manual_seed(2)
+        # A row for each token of the test: what they embed to is all that tells them apart.
+        embedding = DenseWeight(torch.randn(sum(LENGTHS), shape.hidden_size, generator=generator))
+        norm = 1 + 0.1 * torch.randn(shape.hidden_size, generator=generator)
+        self.weights = DecoderWeights(ops.prepare_weight(embedding), layers, norm, 1e-5)
 
     def caches(self) -> list[LayerKVCache]:
         spec = KVCacheSpec(LayerKind.FULL, self.shape.num_kv_heads, self.shape.head_dim)
         shapes = self.ops.kv_cache_shape(spec, NUM_BLOCKS, BLOCK_SIZE)
-        return [LayerKVCache(*(torch.full(s, torch.nan, dtype=self.kv_dtype) for s in shapes)) for _ in self.layers]
+        return [
+            LayerKVCache(*(torch.full(s, torch.nan, dtype=self.kv_dtype) for s in shapes))
+            for _ in self.shape.sliding_windows
+        ]
 
     def run(
         self, steps: Sequence[Sequence[Chunk]], inputs: dict[int, Tensor], *, composed: bool = False
     ) -> dict[int, Tensor]:
-        """Return each request's sums of output and residual over all its tokens, in order; keyed by first block."""
+        """Return each request's rows of all its tokens, in order; keyed by first block."""
         caches = self.caches()
-        run = Ops.decoder_stack if composed else type(self.ops).decoder_stack
+        run = Ops.decoder if composed else type(self.ops).decoder
         rows: dict[int, list[Tensor]] = {}
         for chunks in steps:
-            hidden = torch.cat([inputs[c.block_ids[0]][c.start : c.start + c.num_tokens] for c in chunks])
-            output, residual = run(self.ops, hidden, self.layers, caches, paged_step(chunks, BLOCK_SIZE))
-            parts = torch.split(torch.cat([output, residual], dim=1), [c.num_tokens for c in chunks])
-            for chunk, part in zip(chunks, parts, strict=True):
+            ids = torch.cat([inputs[c.block_ids[0]][c.start : c.start + c.num_tokens] for c in chunks])
+            hidden = run(self.ops, ids, self.weights, caches, paged_step(chunks, BLOCK_SIZE))
+            for chunk, part in zip(chunks, torch.split(hidden, [c.num_tokens for c in chunks]), strict=True):
                 rows.setdefault(chunk.block_ids[0], []).append(part)
         return {request: torch.cat(parts) for request, parts in rows.items()}
 
 
-LENGTHS = [1, 5, 37, 90]
-
-
-def requests(hidden_size: int) -> tuple[list[list[int]], dict[int, Tensor]]:
-    """Return the blocks of a few requests, and their rows of input by first block."""
-    generator = torch.Generator().manual_seed(1)
-    blocks = torch.randperm(NUM_BLOCKS, generator=generator).tolist()
+def requests() -> tuple[list[list[int]], dict[int, Tensor]]:
+    """Return the blocks of a few requests, and their token ids by first block."""
+    blocks = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(1)).tolist()
     block_ids = [[blocks.pop() for _ in range(-(-length // BLOCK_SIZE))] for length in LENGTHS]
-    inputs = {
-        ids[0]: torch.randn(length, hidden_size, generator=generator)
-        for ids, length in zip(block_ids, LENGTHS, strict=True)
-    }
-    return block_ids, inputs
+    token_ids = torch.split(torch.arange(sum(LENGTHS)), LENGTHS)
+    return block_ids, {ids[0]: tokens for ids, tokens in zip(block_ids, token_ids, strict=True)}
 
 
 def all_at_once(block_ids: list[list[int]]) -> list[list[Chunk]]:
@@ -192,19 +196,19 @@ def assert_same_bits(one: dict[int, Tensor], other: dict[int, Tensor]) -> None:
 
 @pytest.mark.parametrize("layout", WEIGHTS)
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_stack_has_the_bits_of_its_small_ops(ops: CpuOps, name: str, layout: str):
-    stack = Stack(ops, SHAPES[name], WEIGHTS[layout])
-    block_ids, inputs = requests(SHAPES[name].hidden_size)
+def test_the_decoder_has_the_bits_of_its_small_ops(ops: CpuOps, name: str, layout: str):
+    decoder = Decoder(ops, SHAPES[name], WEIGHTS[layout])
+    block_ids, inputs = requests()
     steps = all_at_once(block_ids)
-    assert_same_bits(stack.run(steps, inputs), stack.run(steps, inputs, composed=True))
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))
 
 
 @pytest.mark.parametrize("layout", WEIGHTS)
 @pytest.mark.parametrize("name", ["plain", "gate-within-panel", "sliding"])
 def test_a_token_has_the_same_bits_however_its_step_is_made_up(ops: CpuOps, name: str, layout: str):
-    stack = Stack(ops, SHAPES[name], WEIGHTS[layout])
-    block_ids, inputs = requests(SHAPES[name].hidden_size)
-    assert_same_bits(stack.run(all_at_once(block_ids), inputs), stack.run(in_pieces(block_ids), inputs))
+    decoder = Decoder(ops, SHAPES[name], WEIGHTS[layout])
+    block_ids, inputs = requests()
+    assert_same_bits(decoder.run(all_at_once(block_ids), inputs), decoder.run(in_pieces(block_ids), inputs))
 
 
 def tame_dense(out_features: int, in_features: int, **more: int) -> DenseWeight:
@@ -215,10 +219,11 @@ def tame_dense(out_features: int, in_features: int, **more: int) -> DenseWeight:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_dense_layers_agree_with_the_reference(ops: CpuOps, name: str):
-    block_ids, inputs = requests(SHAPES[name].hidden_size)
+    block_ids, inputs = requests()
     steps = all_at_once(block_ids)
     rows, expected = (
-        Stack(backend, SHAPES[name], tame_dense, torch.float32).run(steps, inputs) for backend in (ops, ReferenceOps())
+        Decoder(backend, SHAPES[name], tame_dense, torch.float32).run(steps, inputs)
+        for backend in (ops, ReferenceOps())
     )
     for request, row in rows.items():
         # A head, a norm or a window that is off by one moves these numbers, which are around 1, by over 0.01.
@@ -237,15 +242,15 @@ def test_parts_of_mixed_layouts_are_one_weight(ops: CpuOps):
             )
         )
 
-    stack = Stack(ops, shape, make)
-    block_ids, inputs = requests(shape.hidden_size)
+    decoder = Decoder(ops, shape, make)
+    block_ids, inputs = requests()
     steps = all_at_once(block_ids)
-    assert_same_bits(stack.run(steps, inputs), stack.run(steps, inputs, composed=True))
-    assert_same_bits(stack.run(steps, inputs), stack.run(in_pieces(block_ids), inputs))
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(in_pieces(block_ids), inputs))
 
 
 def test_another_pool_of_blocks_is_noticed(ops: CpuOps):
-    stack = Stack(ops, Shape(), random_dense)
-    block_ids, inputs = requests(Shape().hidden_size)
-    first = stack.run(all_at_once(block_ids), inputs)
-    assert_same_bits(first, stack.run(all_at_once(block_ids), inputs))
+    decoder = Decoder(ops, Shape(), random_dense)
+    block_ids, inputs = requests()
+    first = decoder.run(all_at_once(block_ids), inputs)
+    assert_same_bits(first, decoder.run(all_at_once(block_ids), inputs))

@@ -1,9 +1,10 @@
-// All decoder layers of a model, run over a step's tokens in one parallel region.
+// A model from token ids to the rows that its output layer reads, run over a step's tokens in one parallel region.
 //
-// A layer's phases, each of which ends when all its tiles are done:
+// The phases of each layer, each of which ends when all its tiles are done:
 //   norm the rows and bring them into the form that the product reads -> query, key, value product
 //   head norms, rotation, KV store -> attention -> merge of long contexts -> output product, added to the residual
 //   norm the rows -> gate and up product, SiLU gating in the same tile -> down product, added to the residual
+// The first layer looks the rows up besides; after the last one they are normed once more.
 //
 // The results have the bits that the small ops give one after the other: a phase only saves the way through memory.
 #pragma once
@@ -18,14 +19,14 @@
 
 namespace pagewire {
 
-class DecoderStack {
+class Decoder {
  public:
   // Keeps views of the weights, which must live as long as it does.
-  DecoderStack(Runtime& runtime, const LayerView* layers, int64_t num_layers);
+  Decoder(Runtime& runtime, const DecoderView& view);
 
-  // input [num_tokens, hidden size]: what goes into the first layer. hidden, alike: what the last block gives, not yet
-  // added to the stream; residual: the stream. caches: one a layer.
-  void run(const StepView& step, const CacheView* caches, const float* input, float* hidden, float* residual);
+  // ids [num_tokens], each below the embedding's rows; hidden [num_tokens, hidden size]: the normed rows. caches: one a
+  // layer.
+  void run(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden);
 
   // Bytes of the work space as it has grown to.
   int64_t work_bytes() const;
@@ -40,28 +41,32 @@ class DecoderStack {
   struct Pass {
     const StepView& step;
     const CacheView* caches;
-    const float* input;
+    const int64_t* ids;
     float* hidden;
-    float* residual;
+    float* residual;  // [num_tokens, hidden size]: the stream that each block adds to
     std::vector<const AttentionPlan*> plans;  // one a layer
     float* partials;
   };
 
-  Pass prepare(const StepView& step, const CacheView* caches, const float* input, float* hidden, float* residual);
+  Pass prepare(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden);
   void attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
+  void norm_outputs(Team& team, PhaseClock& clock, const Pass& pass) const;
   void gate(Team& team, const Layer& layer, int64_t num_tokens) const;
   void gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const;
 
   Runtime& runtime_;
+  LinearWeight embedding_;
   std::vector<Layer> layers_;
+  const float* norm_;
+  float norm_eps_;
   int64_t hidden_size_ = 0;
   AttentionPlans plans_;
   // Input rows of each product; a buffer of each thread; rows of query, key and value; attention's rows; gate and up.
   InputRows qkv_input_, output_input_, gate_up_input_, down_input_;
   std::vector<AlignedBuffer> work_, tile_;
-  AlignedBuffer qkv_, context_, gate_up_;
+  AlignedBuffer residual_, qkv_, context_, gate_up_;
 };
 
 }  // namespace pagewire

@@ -1,4 +1,4 @@
-#include "decoder_stack.h"
+#include "decoder.h"
 
 #include <algorithm>
 #include <cstring>
@@ -26,12 +26,15 @@ Tiling gate_tiling(const LinearWeight& gate_up, int64_t num_rows, int num_thread
 
 }  // namespace
 
-DecoderStack::DecoderStack(Runtime& runtime, const LayerView* layers, int64_t num_layers)
+Decoder::Decoder(Runtime& runtime, const DecoderView& decoder)
     : runtime_(runtime),
+      embedding_(decoder.embedding.parts, decoder.embedding.num_parts),
+      norm_(decoder.norm),
+      norm_eps_(decoder.norm_eps),
       work_(static_cast<size_t>(runtime.pool.num_threads())),
       tile_(static_cast<size_t>(runtime.pool.num_threads())) {
-  for (int64_t i = 0; i < num_layers; ++i) {
-    const LayerView& view = layers[i];
+  for (int64_t i = 0; i < decoder.num_layers; ++i) {
+    const LayerView& view = decoder.layers[i];
     Layer layer{view,
                 {view.qkv.parts, view.qkv.num_parts},
                 {view.output.parts, view.output.num_parts},
@@ -53,22 +56,22 @@ DecoderStack::DecoderStack(Runtime& runtime, const LayerView* layers, int64_t nu
   for (AlignedBuffer& work : work_) work.reserve(work_bytes);
 }
 
-void DecoderStack::run(const StepView& step, const CacheView* caches, const float* input, float* hidden,
-                       float* residual) {
+void Decoder::run(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden) {
   if (step.num_tokens == 0) return;
-  const Pass pass = prepare(step, caches, input, hidden, residual);
+  const Pass pass = prepare(step, caches, ids, hidden);
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
     for (size_t index = 0; index < layers_.size(); ++index) {
       attention_block(team, clock, pass, index);
       mlp_block(team, clock, pass, index);
     }
+    norm_outputs(team, clock, pass);
   });
 }
 
-DecoderStack::Pass DecoderStack::prepare(const StepView& step, const CacheView* caches, const float* input,
-                                         float* hidden, float* residual) {
-  Pass pass{step, caches, input, hidden, residual, {}, nullptr};
+Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden) {
+  residual_.reserve(step.num_tokens * hidden_size_ * kFloat);
+  Pass pass{step, caches, ids, hidden, residual_.as<float>(), {}, nullptr};
   const int num_threads = runtime_.pool.num_threads();
   plans_.begin_step();
   for (const Layer& layer : layers_) {
@@ -93,7 +96,7 @@ DecoderStack::Pass DecoderStack::prepare(const StepView& step, const CacheView* 
   return pass;
 }
 
-void DecoderStack::attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
+void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
   const Layer& layer = layers_[index];
   const LayerView& view = layer.view;
   const KernelTable& kernels = runtime_.kernels;
@@ -103,8 +106,8 @@ void DecoderStack::attention_block(Team& team, PhaseClock& clock, const Pass& pa
   for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* stream = pass.residual + row * hidden_size_;
-      // The stream begins with what goes into the first layer.
-      if (index == 0) std::memcpy(stream, pass.input + row * hidden_size_, static_cast<size_t>(hidden_size_ * kFloat));
+      // The stream begins with the embedding.
+      if (index == 0) embedding_.unpack_row(kernels, pass.ids[row], stream);
       float* normed = input.floats != nullptr ? input.float_row(row) : tile_[team.thread()].as<float>();
       kernels.rms_norm_row(stream, view.attention_norm, hidden_size_, view.attention_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);
@@ -141,7 +144,7 @@ void DecoderStack::attention_block(Team& team, PhaseClock& clock, const Pass& pa
   clock.end_phase(PhaseKind::kOutput);
 }
 
-void DecoderStack::rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step,
+void Decoder::rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step,
                                     int64_t token) const {
   const KernelTable& kernels = runtime_.kernels;
   const LayerView& view = layer.view;
@@ -162,7 +165,7 @@ void DecoderStack::rotate_and_store(const Layer& layer, const AttentionStep& att
   kernels.store_value(key + view.num_kv_heads * head_dim, slot, attention);
 }
 
-void DecoderStack::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
+void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
   const Layer& layer = layers_[index];
   const LayerView& view = layer.view;
   const KernelTable& kernels = runtime_.kernels;
@@ -185,14 +188,22 @@ void DecoderStack::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, si
   }
   clock.end_phase(PhaseKind::kGateUp);
 
-  // The last block's result stays apart from the stream: the final norm adds them.
-  const bool is_last = index + 1 == layers_.size();
-  const OutputRows out{is_last ? pass.hidden : pass.residual, hidden_size_, !is_last};
-  multiply(team, kernels, layer.down, down_input_.view(layer.down).rows(), num_tokens, out, work_);
+  multiply(team, kernels, layer.down, down_input_.view(layer.down).rows(), num_tokens,
+           {pass.residual, hidden_size_, true}, work_);
   clock.end_phase(PhaseKind::kDown);
 }
 
-void DecoderStack::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const {
+void Decoder::norm_outputs(Team& team, PhaseClock& clock, const Pass& pass) const {
+  for_rows(team, pass.step.num_tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t at = row * hidden_size_;
+      runtime_.kernels.rms_norm_row(pass.residual + at, norm_, hidden_size_, norm_eps_, pass.hidden + at);
+    }
+  });
+  clock.end_phase(PhaseKind::kNorm);
+}
+
+void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const {
   const KernelTable& kernels = runtime_.kernels;
   const int64_t size = layer.down.in_features();
   const Tiling tiling = gate_tiling(layer.gate_up, num_tokens, team.num_threads());
@@ -217,7 +228,7 @@ void DecoderStack::gate_in_tile(Team& team, const Layer& layer, int64_t num_toke
   });
 }
 
-void DecoderStack::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
+void Decoder::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
   const KernelTable& kernels = runtime_.kernels;
   const int64_t size = layer.down.in_features();
   multiply(team, kernels, layer.gate_up, gate_up_input_.view(layer.gate_up).rows(), num_tokens,
@@ -233,8 +244,8 @@ void DecoderStack::gate(Team& team, const Layer& layer, int64_t num_tokens) cons
   });
 }
 
-int64_t DecoderStack::work_bytes() const {
-  int64_t total = plans_.num_bytes() + qkv_.num_bytes() + context_.num_bytes() + gate_up_.num_bytes();
+int64_t Decoder::work_bytes() const {
+  int64_t total = plans_.num_bytes() + residual_.num_bytes() + qkv_.num_bytes() + context_.num_bytes() + gate_up_.num_bytes();
   for (const InputRows* rows : {&qkv_input_, &output_input_, &gate_up_input_, &down_input_}) total += rows->num_bytes();
   for (const AlignedBuffer& work : work_) total += work.num_bytes();
   for (const AlignedBuffer& tile : tile_) total += tile.num_bytes();
