@@ -169,6 +169,8 @@ class Sampler:
             best_value, best_id = self._ops.argmax(logits)
             if best_value == -math.inf:
                 return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
+            if not math.isfinite(best_value):
+                return Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
         if row_sampling.temperature is None:
             return Drawn([best_id] * draw.num_draws)
         result = Drawn()

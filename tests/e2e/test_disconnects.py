@@ -107,8 +107,11 @@ def test_resets_leave_the_other_streams_and_the_pool_as_they_were(watched: Watch
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_client_that_leaves_amid_its_prefill_is_aborted(watched: Watched, is_streaming: bool, n: int) -> None:
     before = watched.stats["num_generation_tokens"]
-    body = {"prompt": [5 + index % 300 for index in range(480)], "stream": is_streaming, "n": n, "temperature": 1}
-    requests = [Request(watched.server, {**body, "cache_salt": str(index)}) for index in range(12)]
+    body = {"prompt": [5 + index % 300 for index in range(256)], "max_tokens": 250, "stream": is_streaming, "n": n}
+    requests = [
+        Request(watched.server, {**body, "temperature": 1, "cache_salt": f"{is_streaming} {n} {index}"})
+        for index in range(12)
+    ]
 
     def has_begun() -> bool:
         return any(table["num_computed_tokens"] > 0 for table in watched.engine.call_utility("block_tables"))
@@ -117,8 +120,8 @@ def test_client_that_leaves_amid_its_prefill_is_aborted(watched: Watched, is_str
     for request in requests:
         request.reset()
     watched.check_idle()
-    # 12 prompts of 30 steps each: had they run on, each would have drawn its 16 tokens.
-    assert watched.stats["num_generation_tokens"] - before < len(requests) * n * 16
+    # 12 prompts of 16 steps each: had they run on, each would have drawn its 250 tokens.
+    assert watched.stats["num_generation_tokens"] - before < len(requests) * n * 250
 
 
 def test_turn_that_broke_off_leaves_nothing_in_the_next_one(watched: Watched) -> None:

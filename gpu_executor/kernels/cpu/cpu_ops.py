@@ -138,7 +138,8 @@ class CpuOps(Ops):
     def output_layer(
         self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]
     ) -> OutputRows:
-        return self._sampling.output_layer(hidden.contiguous(), self._packed(weight).view, num_drawable, kept_rows)
+        packed = self._packed(weight)
+        return self._sampling.output_layer(hidden.contiguous(), packed.view, num_drawable, kept_rows)
 
     def argmax(self, row: Tensor) -> tuple[float, int]:
         return self._sampling.argmax(row.contiguous())

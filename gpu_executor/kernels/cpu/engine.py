@@ -7,7 +7,7 @@ import weakref
 from ctypes import c_int32, c_int64
 from typing import NamedTuple
 
-from pagewire.ipc.errors import ConfigError, EngineError
+from pagewire.ipc.errors import ConfigError, EngineError, MachineError
 
 from .native_library import load_library
 from .panel_memory import PanelMemory
@@ -30,18 +30,15 @@ class NativeEngine:
     Raises:
         LibraryMissing: there is no compiled library.
         ConfigError: this build or this CPU lacks the instruction set.
-        MachineError: the library was made from other sources than those beside it.
+        MachineError: the library was made from other sources than those beside it, or the system gives no more
+            threads or memory.
     """
 
     def __init__(self, num_threads: int, instruction_set: str = "auto") -> None:
         self.library = load_library()
         handle = self.library.pagewire_create(instruction_set.encode(), num_threads)
         if handle is None:
-            here = ", ".join(name for name, runs_here in instruction_sets() if runs_here)
-            raise ConfigError(
-                f"--cpu-instruction-set {instruction_set!r} can't be used: this build has, and this CPU runs, {here}",
-                param="cpu_instruction_set",
-            )
+            raise _creation_error(num_threads, instruction_set)
         self.handle: int = handle
         self.num_threads = num_threads
         self.panel_memory = PanelMemory()
@@ -73,6 +70,19 @@ class NativeEngine:
     def profile_stop(self) -> None:
         """Time no phases any more."""
         self.library.pagewire_profile_stop(self.handle)
+
+
+def _creation_error(num_threads: int, instruction_set: str) -> ConfigError | MachineError:
+    here = [name for name, runs_here in instruction_sets() if runs_here]
+    if instruction_set in ("auto", *here):
+        return MachineError(
+            f"The system gives no memory for the CPU kernels, or not the {num_threads} threads of --cpu-threads: lower "
+            "it, or raise the limit on processes."
+        )
+    return ConfigError(
+        f"--cpu-instruction-set {instruction_set!r} can't be used: this CPU runs {', '.join(here)}",
+        param="cpu_instruction_set",
+    )
 
 
 def instruction_sets() -> list[tuple[str, bool]]:

@@ -127,7 +127,7 @@ _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "pagewire_multiply_floats": (c_int64, (c_void_p, c_int64)),
     "pagewire_multiply_integers": (c_int64, (c_void_p, c_int64)),
     "pagewire_packed_bytes": (c_int64, (c_int32, c_int32, c_int64, c_int64)),
-    "pagewire_pack": (None, (c_void_p, c_int32, c_int32, c_int64, c_int64, *(c_void_p,) * 4)),
+    "pagewire_pack": (c_int32, (c_void_p, c_int32, c_int32, c_int64, c_int64, *(c_void_p,) * 4)),
     "pagewire_linear": (c_int32, (c_void_p, LinearView, c_void_p, c_int64, c_void_p)),
     "pagewire_embedding": (c_int32, (c_void_p, LinearView, c_void_p, c_int64, c_void_p)),
     "pagewire_rms_norm": (c_int32, (*(c_void_p,) * 4, c_int64, c_int64, c_float, c_void_p, c_void_p)),

@@ -94,9 +94,7 @@ def _pack(engine: NativeEngine, weight: DenseWeight | Int4Weight | Int8Weight) -
     shape = (layout, int(minimum is not None), weight.out_features, weight.in_features)
     panels = engine.panel_memory.allocate(engine.library.pagewire_packed_bytes(*shape))
     assert panels.data_ptr() % 64 == 0, "panels begin on a cache line"
-    engine.library.pagewire_pack(
-        engine.handle, *shape, codes.data_ptr(), _address(scale), _address(minimum), panels.data_ptr()
-    )
+    engine.call("pagewire_pack", *shape, codes.data_ptr(), _address(scale), _address(minimum), panels.data_ptr())
     bias = None if weight.bias is None else weight.bias.to(torch.float32).contiguous()
     return _Matrix(PackedMatrix(*shape, panels.data_ptr(), _address(bias)), panels, bias)
 

@@ -1,5 +1,6 @@
 #include "capi.h"
 
+#include <exception>
 #include <new>
 
 #include "engine.h"
@@ -57,7 +58,12 @@ const char* pagewire_built_kernels(int32_t index, int32_t* runs_here) {
 
 Engine* pagewire_create(const char* kernels, int32_t num_threads) {
   const pagewire::KernelTable* table = pagewire::find_kernels(kernels);
-  return table == nullptr ? nullptr : new Engine(*table, num_threads);
+  if (table == nullptr) return nullptr;
+  try {
+    return new Engine(*table, num_threads);
+  } catch (const std::exception&) {  // no memory, or no more threads
+    return nullptr;
+  }
 }
 
 void pagewire_destroy(Engine* engine) { delete engine; }
@@ -93,14 +99,16 @@ int64_t pagewire_packed_bytes(int32_t layout, int32_t has_minimum, int64_t out_f
                                 in_features);
 }
 
-void pagewire_pack(Engine* engine, int32_t layout, int32_t has_minimum, int64_t out_features, int64_t in_features,
-                   const void* codes, const void* scales, const void* minima, uint8_t* dst) {
-  engine->runtime.pool.run([&](Team& team) {
-    team.for_tiles(pagewire::divide_up(out_features, pagewire::kPanel), [&](int64_t panel) {
-      pagewire::pack_panels(static_cast<pagewire::WeightLayout>(layout), has_minimum != 0, out_features, in_features,
-                            codes, static_cast<const uint16_t*>(scales), static_cast<const uint16_t*>(minima), dst,
-                            panel, panel + 1);
-    });
+int32_t pagewire_pack(Engine* engine, int32_t layout, int32_t has_minimum, int64_t out_features, int64_t in_features,
+                      const void* codes, const void* scales, const void* minima, uint8_t* dst) {
+  const auto pack = [&](int64_t panel) {
+    pagewire::pack_panels(static_cast<pagewire::WeightLayout>(layout), has_minimum != 0, out_features, in_features,
+                          codes, static_cast<const uint16_t*>(scales), static_cast<const uint16_t*>(minima), dst,
+                          panel, panel + 1);
+  };
+  return status_of([&] {
+    engine->runtime.pool.run(
+        [&](Team& team) { team.for_tiles(pagewire::divide_up(out_features, pagewire::kPanel), pack); });
   });
 }
 

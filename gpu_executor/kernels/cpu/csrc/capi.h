@@ -24,7 +24,7 @@ PAGEWIRE_API int64_t pagewire_struct_bytes(int32_t which);
 PAGEWIRE_API const char* pagewire_built_kernels(int32_t index, int32_t* runs_here);
 
 // --- an engine ------------------------------------------------------------------------------------------------------
-// kernels: a name, or "auto"; null if this CPU or this build lacks them.
+// kernels: a name, or "auto"; null if this CPU or this build lacks them, or the system has no memory or threads left.
 PAGEWIRE_API pagewire::Engine* pagewire_create(const char* kernels, int32_t num_threads);
 PAGEWIRE_API void pagewire_destroy(pagewire::Engine* engine);
 PAGEWIRE_API const char* pagewire_kernels(const pagewire::Engine* engine);
@@ -43,8 +43,8 @@ PAGEWIRE_API int64_t pagewire_multiply_integers(pagewire::Engine* engine, int64_
 PAGEWIRE_API int64_t pagewire_packed_bytes(int32_t layout, int32_t has_minimum, int64_t out_features,
                                            int64_t in_features);
 // From the canonical layout (see weights/pack.h) to panels at dst, on all threads.
-PAGEWIRE_API void pagewire_pack(pagewire::Engine* engine, int32_t layout, int32_t has_minimum, int64_t out_features,
-                                int64_t in_features, const void* codes, const void* scales, const void* minima,
+PAGEWIRE_API int32_t pagewire_pack(pagewire::Engine* engine, int32_t layout, int32_t has_minimum, int64_t out_features,
+                                   int64_t in_features, const void* codes, const void* scales, const void* minima,
                                 uint8_t* dst);
 
 // --- small ops: see model/single_ops.h ------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ int64_t InputRows::num_bytes() const {
 
 Tiling choose_tiling(int64_t num_rows, int64_t num_panels, int64_t panel_bytes, int num_threads) {
   Tiling tiling{};
-  tiling.rows = std::min(num_rows, kMostTileRows);
+  tiling.rows = std::max<int64_t>(1, std::min(num_rows, kMostTileRows));
   const int64_t least = std::max<int64_t>(1, kLeastTileBytes / panel_bytes);
   const int64_t most = std::max<int64_t>(1, kMostTileBytes / panel_bytes);
   const int64_t even = divide_up(num_panels, num_threads * kTilesPerThread);

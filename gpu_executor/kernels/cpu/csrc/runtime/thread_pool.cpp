@@ -24,10 +24,17 @@ Team::Team(ThreadPool& pool, int thread, uint32_t phase)
 ThreadPool::ThreadPool(int num_threads)
     : num_threads_(num_threads < 1 ? 1 : num_threads), shares_(static_cast<size_t>(num_threads_)) {
   entered_.store(kClosed);
-  for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { work(thread); });
+  } catch (...) {
+    stop();  // the system gives no more threads: those that were started must not outlive this
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stopping_ = true;
   region_.fetch_add(1);
   wake_sleepers(region_);

@@ -62,6 +62,7 @@ class ThreadPool {
   friend class Team;
 
   void work(int thread);
+  void stop();
   bool take_tile(uint32_t phase, int thread, int64_t num_tiles, int64_t* tile);
   void finish_tile(uint32_t phase, int64_t num_tiles);
   void wait_for_phase_end(uint32_t phase);
@@ -73,7 +74,7 @@ class ThreadPool {
   std::mutex region_mutex_;
   const std::function<void(Team&)>* body_ = nullptr;
   uint32_t first_phase_ = 0;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;
 
   // Each on a cache line of its own: all threads write them all the time.

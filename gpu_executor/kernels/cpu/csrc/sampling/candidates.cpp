@@ -143,7 +143,7 @@ double CandidateFinder::narrow(const ScoreRow& row, const Cutoff& head, double t
     return total;
   };
   int64_t last_bin = kBins - 1;
-  while (mass(last_bin) == 0) --last_bin;  // the largest score has weight 1
+  while (last_bin > 0 && mass(last_bin) == 0) --last_bin;  // the largest score has weight 1
   double reached = 0;
   int32_t bin = 0;
   while (bin < last_bin && reached + mass(bin) < target) reached += mass(bin++);
