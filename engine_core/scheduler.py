@@ -144,6 +144,8 @@ class Scheduler:
                 prefilling.append(child)
             elif num_tokens and room.num_tokens:
                 self._schedule_child(child, 1, output, room)
+        # By the rule of admission, not in its order: a prompt of higher priority does not wait for a long one.
+        prefilling.sort(key=lambda child: child.order_key)
         for child in prefilling:
             num_tokens = room.tokens_for(child.num_computed_tokens, _num_runnable_tokens(child))
             if num_tokens:

@@ -37,6 +37,8 @@ def trace_core(
             dispatched[message.step_id] = (end_ns, message)
 
     def applied(_start_ns: int, end_ns: int, _: None, result: StepResult, *__: object) -> None:
+        if result.step_id not in dispatched:
+            return  # of an executor that is gone
         sent_ns, step = dispatched.pop(result.step_id)
         track = _FLIGHT_TRACKS[step.step_id % len(_FLIGHT_TRACKS)]
         trace.add(f"step {step.step_id}", sent_ns, end_ns, track=track, details=_size(step))

@@ -137,7 +137,7 @@ def _select_ops(config: EngineConfig, host: HostLimits) -> Ops:
     )
     # Kernels with threads of their own leave torch little to do. For the reference ops: torch's own number is what
     # OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
-    torch.set_num_threads(1 if ops.has_own_threads else min(torch.get_num_threads(), num_cpus))
+    torch.set_num_threads(1 if ops.has_own_threads else options.cpu_threads or min(torch.get_num_threads(), num_cpus))
     logger.info("kernels: %s", ops.describe())
     return ops
 

@@ -42,7 +42,7 @@ def trace_runner(trace: StepTrace, runner: ModelRunner, ops: Ops) -> None:
         runner: loaded and warm.
         ops: those of its model.
     """
-    read_op_times = _native_times(ops) or _TimedOps(trace, ops).read
+    read_op_times = _native_times(trace, ops) or _TimedOps(trace, ops).read
 
     def show_ops(start_ns: int, *_: object) -> None:
         for name, time_of in read_op_times().items():
@@ -92,7 +92,7 @@ class _TimedOps:
         return count
 
 
-def _native_times(ops: Ops) -> ReadOpTimes | None:
+def _native_times(trace: StepTrace, ops: Ops) -> ReadOpTimes | None:
     """Return the clock of compiled kernels, which time the phases of all layers in their one call; None for others."""
     from .kernels.cpu.cpu_ops import CpuOps
 
@@ -100,6 +100,7 @@ def _native_times(ops: Ops) -> ReadOpTimes | None:
         return None
     engine = ops.engine
     engine.profile_start()
+    trace.at_end(engine.profile_stop)
     return lambda: {name: OpTime(*time) for name, time in engine.profile_read().items()}
 
 

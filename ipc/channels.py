@@ -230,7 +230,13 @@ class CoreConnection:
         # Whatever it is: nobody awaits this call, and those who wait for tokens must hear of it.
         except Exception as exc:
             self._receiver = None
+            # Nobody reads any more, and news that nobody reads keep the descriptor ready for good.
+            self._loop.remove_reader(self._fd)
             self._on_failure(exc)
+            return
+        # Looking for messages may have taken the telling that there is room for others.
+        if self._unsent:
+            self._flush()
 
     def _hand_over(self, receiver: Callable[[list[CoreMessage]], None]) -> None:
         messages: list[CoreMessage] = []

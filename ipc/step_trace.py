@@ -53,6 +53,10 @@ class StepTrace:
         self._undo: list[Callable[[], None]] = []
         self._is_open = True
 
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Have `action` called when recording ends, as the wrapped methods are given back."""
+        self._undo.append(action)
+
     def wrap(
         self,
         owner: object,

@@ -29,11 +29,14 @@ class LoopThread:
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Job[T]:  # Any: what a coroutine is sent is asyncio's business
         """Start a coroutine and go on."""
         assert self.is_running
-        return Job(self._loop, coroutine)
+        job = Job(self._loop, coroutine)
+        job.start()
+        return job
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: as above
         """Run a coroutine and return its result. Ctrl-C cancels it, and comes through when it has ended."""
-        return self.start(coroutine).result()
+        assert self.is_running
+        return Job(self._loop, coroutine).run()
 
     def run_outside(self, action: Callable[[], None]) -> None:
         """Run a blocking action that uses this thread, from whatever thread an object's end comes to.
@@ -62,24 +65,42 @@ class Job(Generic[T]):
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
         self._outcome: Future[T] = Future()
-        loop.call_soon_threadsafe(self._start)
+
+    def start(self) -> None:
+        """Put it on its way."""
+        self._loop.call_soon_threadsafe(self._start)
 
     def result(self) -> T:
         """Wait for the end; whatever breaks the wait (Ctrl-C) cancels the coroutine first."""
         try:
             return self._outcome.result()
         finally:
-            if not self._outcome.done():
-                self._loop.call_soon_threadsafe(self._cancel)
-                wait([self._outcome])
+            self._end()
+
+    def run(self) -> T:
+        """Start and wait as one: what comes right after the start (Ctrl-C) is no less a break."""
+        try:
+            self.start()
+            return self._outcome.result()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._outcome.done():
+            self._loop.call_soon_threadsafe(self._cancel)
+            wait([self._outcome])
 
     def _start(self) -> None:
         self._task = self._loop.create_task(self._coroutine)
         self._task.add_done_callback(self._hand_over)
 
     def _cancel(self) -> None:
-        assert self._task is not None, "the loop runs its callbacks in order"
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        elif not self._outcome.done():
+            # The loop runs its callbacks in order: the start never came to it.
+            self._coroutine.close()
+            self._outcome.set_exception(asyncio.CancelledError())
 
     def _hand_over(self, task: asyncio.Task[T]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -98,6 +98,7 @@ class EventStream:
         self._num_waiting += 1
         try:
             await self._request.writer.drain()
+            self._waiting_since = self._loop.time()  # the client reads: whoever still waits starts anew
         finally:
             self._num_waiting -= 1
 

@@ -340,4 +340,10 @@ def select_ops(name: str, *, num_threads: int = 1, instruction_set: str = "auto"
         raise ConfigError(f"kernels {name!r} are unknown: use auto, cpu or reference", param="kernels")
     from .reference.reference_ops import ReferenceOps
 
+    if instruction_set != "auto":
+        raise ConfigError(
+            f"--cpu-instruction-set {instruction_set}: the reference kernels know none; leave it out, or install the "
+            "compiled kernels",
+            param="cpu_instruction_set",
+        )
     return ReferenceOps()

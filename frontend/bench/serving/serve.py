@@ -106,7 +106,9 @@ def _compared_runs(config: BenchServeConfig, say: Say) -> Iterator[ComparedRun |
             single = config.single_run(target, point, index)
             try:
                 uvloop.run(run_load(single, current, say, watches_server=True))
-            except MachineError as exc:
+            except (MachineError, ConfigError) as exc:
+                if isinstance(exc, ConfigError) and not (index or requests):
+                    raise  # the first run of all: nothing is lost, and the others would fail alike
                 say(f"{target.name}: {exc.message}")
                 yield None
                 continue

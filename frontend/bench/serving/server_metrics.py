@@ -70,8 +70,11 @@ async def watching_server(
         return True
 
     async def watch() -> None:
-        while await scrape():  # noqa: ASYNC110 - nothing tells when a server's figures change
+        if not await scrape():
+            return  # a server that tells nothing
+        while True:  # one that is too busy for once is asked again
             await asyncio.sleep(interval_s)
+            await scrape()
 
     watching = asyncio.create_task(watch())
     try:

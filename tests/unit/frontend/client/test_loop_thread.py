@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pagewire.frontend.client.loop_thread import LoopThread
+from pagewire.frontend.client.loop_thread import Job, LoopThread
 
 
 @pytest.fixture
@@ -54,6 +54,28 @@ def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end(thread):
         return 1
 
     assert thread.run(next_one()) == 1
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_what_breaks_the_start_itself_leaves_no_coroutine_behind(thread, monkeypatch, is_scheduled):
+    start = Job.start
+
+    def interrupted(job: Job) -> None:
+        if is_scheduled:
+            start(job)
+        raise KeyboardInterrupt
+
+    async def wait_for_ever() -> None:
+        await asyncio.Event().wait()
+
+    async def num_other_tasks() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    monkeypatch.setattr(Job, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(wait_for_ever())
+    monkeypatch.undo()
+    assert thread.run(num_other_tasks()) == 0
 
 
 def test_close_cancels_what_runs_and_ends_the_thread():
