@@ -1,8 +1,8 @@
 """The op list: everything that a model may ask of a device, one signature each.
 
 A backend is a subclass of `Ops`, chosen once at start by `select_ops` and handed to the model's layers, which call it
-and never ask which it is. The small ops must be written by every backend. The blocks, and the stack of all layers, are
-composed from them here; a backend that gains by fusing a whole block, or all of them, overrides it.
+and never ask which it is. The small ops must be written by every backend. The blocks, and the decoder of all layers,
+are composed from them here; a backend that gains by fusing a whole block, or all of them, overrides it.
 
 Every op keeps rows apart: a token's result has the same bits whatever other tokens share the call, however its
 request was cut into chunks, and whatever lies in KV blocks that are not its own.

@@ -1,32 +1,22 @@
 #include "capi.h"
 
 #include <exception>
-#include <new>
 
 #include "engine.h"
 #include "limits/limits.h"
 #include "model/decoder.h"
 #include "runtime/build_info.h"
+#include "status.h"
 #include "weights/pack.h"
 
 using pagewire::Decoder;
 using pagewire::Engine;
 using pagewire::LinearView;
 using pagewire::LinearWeight;
+using pagewire::status_of;
 using pagewire::Team;
 
 namespace {
-
-// Run what allocates: 0, or 1 if there was no memory for it. It allocates before it starts threads.
-template <typename Body>
-int32_t status_of(Body&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
-}
 
 LinearWeight weight_of(const LinearView& view) { return {view.parts, view.num_parts}; }
 

@@ -1,11 +1,10 @@
 // The C interface of the output layer and of draws; see capi.h for its rules, and kernels/cpu/native_sampling.py for the
 // mirror of it.
-#include <new>
-
 #include "capi.h"
 #include "engine.h"
 #include "sampling/draws.h"
 #include "sampling/output_layer.h"
+#include "status.h"
 
 namespace pagewire {
 
@@ -26,21 +25,7 @@ using pagewire::DrawRequest;
 using pagewire::Engine;
 using pagewire::LinearView;
 using pagewire::SamplingHandle;
-
-namespace {
-
-// 0, or 1 if there was no memory for what the body needs.
-template <typename Body>
-int32_t status_of(Body&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
-}
-
-}  // namespace
+using pagewire::status_of;
 
 // It refers to the engine, which must live longer.
 PAGEWIRE_API SamplingHandle* pagewire_sampling_create(Engine* engine) {

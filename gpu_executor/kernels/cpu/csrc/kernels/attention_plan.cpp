@@ -10,7 +10,7 @@ namespace pagewire {
 namespace {
 
 // A key of one KV head costs its bytes and its conversion once, and a product a row: about 5 rows' worth for the first
-// (measured with fp16 caches in memory: 30 ns against 5.5 ns a row, 64 channels, Zen 3).
+// (estimated from memory's rate and the peak of products, fp16 caches, 64 channels, Zen 3).
 constexpr float kKeyCostInRows = 5.0f;
 // A request whose KV heads together cost less than this many rows times keys is one task: taking a task off the shared
 // counter costs about as much as 30 of them.
@@ -21,7 +21,7 @@ constexpr float kSmallestTask = 400.0f;
 constexpr float kCutAtShare = 1.0f / 3;
 constexpr float kPieceOfShare = 1.0f / 8;
 // KV heads of a request stay together if that makes no more than this of a thread's share. With few rows they read a
-// block's heads side by side, which memory rewards (6 KB at a time instead of 2: 20 % faster).
+// block's heads side by side, which memory rewards (6 KB at a time instead of 2: 5 to 10 % faster).
 constexpr float kTogetherOfShare = 1.0f / 16;
 constexpr float kFewRowsTogetherOfShare = 1.0f / 6;
 

@@ -118,7 +118,7 @@ void multiply(Team& team, const KernelTable& kernels, const LinearWeight& weight
     const int64_t row_tiles = divide_up(num_rows, tiling.rows);
     const OutputRows out{y.out + first_channel, y.stride, y.add};
     team.for_tiles(row_tiles * divide_up(num_panels, tiling.panels), [&](int64_t index) {
-      // Rows change fastest: threads that work side by side read the same weights.
+      // Rows change fastest: a thread's share of the tiles takes all rows past a weight while it is near.
       const int64_t row = index % row_tiles * tiling.rows, panel = index / row_tiles * tiling.panels;
       kernels.linear_tile(part, panel, std::min(panel + tiling.panels, num_panels), x, row,
                           std::min(row + tiling.rows, num_rows), out, work[team.thread()].as<void>());
