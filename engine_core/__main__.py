@@ -31,6 +31,7 @@ def main() -> int:
             address=bootstrap.address,
             runtime_dir=RuntimeDir(Path(bootstrap.runtime_dir)),
             watch=ParentWatch(bootstrap.parent_pid),
+            core_epoch=bootstrap.core_epoch,
         )
     except PagewireError as exc:
         logger.error("%s", exc)

@@ -28,6 +28,7 @@ class ExecutorGroup:
         runtime_dir: RuntimeDir,
         config: EngineConfig,
         *,
+        core_epoch: int,
         epoch: int,
         num_blocks: int | None = None,
         module: str = "pagewire.gpu_executor",
@@ -38,6 +39,7 @@ class ExecutorGroup:
             context: the core's ZeroMQ context.
             runtime_dir: where the sockets go.
             config: sent to every rank by `LoadModel`.
+            core_epoch: of the core itself.
             epoch: counts the groups that this core has started.
             num_blocks: the pool size that an earlier epoch settled, None to measure it.
             module: what to run; tests run a fake.
@@ -47,7 +49,7 @@ class ExecutorGroup:
         self._processes: list[ChildProcess] = []
         world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
         for rank in range(world_size):
-            address = runtime_dir.executor_address(epoch, rank)
+            address = runtime_dir.executor_address(core_epoch, epoch, rank)
             self._channels.append(connect_executor(context, address))
             self._processes.append(
                 ChildProcess(
@@ -56,6 +58,7 @@ class ExecutorGroup:
                     address=address,
                     runtime_dir=runtime_dir.path,
                     log_level=config.log_level,
+                    core_epoch=core_epoch,
                 )
             )
         self.send(LoadModel(executor_epoch=epoch, config=config, num_blocks=num_blocks))

@@ -32,7 +32,7 @@ from pagewire.ipc.outputs import EngineInfo, Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
 from pagewire.ipc.step_trace import StepTrace
-from pagewire.ipc.steps import ExecutorFailed, ExecutorReady, FromExecutor, StepResult
+from pagewire.ipc.steps import ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 from pagewire.ipc.validation import RequestLimits
 
 from .client_registry import PING_INTERVAL_S, ClientRegistry
@@ -60,6 +60,7 @@ class EngineCore:
         address: str,
         runtime_dir: RuntimeDir,
         watch: ParentWatch,
+        core_epoch: int = 1,
         executor_module: str = "pagewire.gpu_executor",
     ) -> None:
         """Listen on `address` and start the executors.
@@ -69,12 +70,15 @@ class EngineCore:
         """
         self._config = config
         self._watch = watch
+        self._core_epoch = core_epoch
         self._runtime_dir = runtime_dir
         self._started = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = ClientRouter(self._context, address)
         self._clients = ClientRegistry(self._router)
-        self._executors = ExecutorGroup(self._context, runtime_dir, config, epoch=1, module=executor_module)
+        self._executors = ExecutorGroup(
+            self._context, runtime_dir, config, core_epoch=core_epoch, epoch=1, module=executor_module
+        )
         self._greeted_early: list[ClientId] = []
         self._ready: Ready | None = None
         self._engine: Engine | None = None
@@ -191,6 +195,8 @@ class EngineCore:
                 self._failure = PagewireError.from_info(message.error)
             case UtilityResult():
                 logger.warning("an executor answered a call that nobody made: %s", message.call_id)
+            case ExecutorBusy():
+                logger.debug("the executor is busy: %s", message.reason)
 
     def _start_serving(self, executor: ExecutorReady, now: float) -> None:
         config, model = self._config, self._model
@@ -235,7 +241,7 @@ class EngineCore:
             startup=(("start executor process", max(loading_s, 0.0)), *executor.startup),
             memory=executor.memory,
         )
-        self._ready = Ready(protocol_version=PROTOCOL_VERSION, core_epoch=1, info=info)
+        self._ready = Ready(protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info)
         for client in self._greeted_early:
             self._clients.send(client, self._ready, now)
         self._greeted_early.clear()

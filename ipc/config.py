@@ -121,8 +121,20 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
     async_scheduling: Annotated[
         bool, Meta(description="Schedule and send a step before the last one's tokens are known.")
     ] = True
+    max_waiting_requests: Annotated[
+        int, Meta(description="Most requests that may wait for their first step; more get a 503. 0: no limit.")
+    ] = 4096
+    max_waiting_tokens: Annotated[
+        int, Meta(description="Most prompt tokens that may wait for their first step; more get a 503. 0: no limit.")
+    ] = 4 * 2**20
 
     def __post_init__(self) -> None:
+        for flag, most in (
+            ("--max-waiting-requests", self.max_waiting_requests),
+            ("--max-waiting-tokens", self.max_waiting_tokens),
+        ):
+            if most < 0:
+                raise ConfigError(f"{flag} {most} must be at least 1, or 0 for no limit.")
         if self.max_num_seqs < 1:
             raise ConfigError(f"--max-num-seqs {self.max_num_seqs} must be at least 1.")
         if self.max_num_batched_tokens < 1:
@@ -146,6 +158,29 @@ class ParallelConfig(_Config, frozen=True, kw_only=True):
                 raise ConfigError(f"{flag} {size} is not supported yet; this version runs on one device: give 1.")
 
 
+class SupervisionConfig(_Config, frozen=True, kw_only=True):
+    """When a process counts as dead, and how often it is started again."""
+
+    stall_limit: Annotated[
+        float,
+        Meta(description="Seconds without an answer after which a process counts as hung: it is killed and replaced."),
+    ] = 30.0
+    max_restarts: Annotated[
+        int, Meta(description="Deaths in a row, without a finished step between, after which the engine gives up.")
+    ] = 5
+    shutdown_timeout: Annotated[
+        float, Meta(description="Seconds that accepted requests have to finish after SIGTERM; a second one ends all.")
+    ] = 20.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shutdown_timeout < math.inf:
+            raise ConfigError(f"--shutdown-timeout {self.shutdown_timeout} must be at least 0 seconds.")
+        if not 1 <= self.stall_limit < math.inf:
+            raise ConfigError(f"--stall-limit {self.stall_limit} must be at least 1 second.")
+        if self.max_restarts < 0:
+            raise ConfigError(f"--max-restarts {self.max_restarts} must be at least 0.")
+
+
 class ObservabilityConfig(_Config, frozen=True, kw_only=True):
     """What is recorded of the engine at work."""
 
@@ -162,6 +197,7 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     parallel: ParallelConfig = ParallelConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
 

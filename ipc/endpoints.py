@@ -19,7 +19,7 @@ class RuntimeDir:
     def __init__(self, path: Path | None = None) -> None:
         """Make a new directory, or hold `path`, which another process made."""
         self.path = Path(tempfile.mkdtemp(prefix="pagewire-")) if path is None else path
-        if len(os.fsencode(self.path / "executor-999999-999.sock")) > _MAX_IPC_PATH:
+        if len(os.fsencode(self.path / "executor-99999-99999-999.sock")) > _MAX_IPC_PATH:
             self.remove()
             raise MachineError(
                 f"The temporary directory {self.path.parent} is too deep for a socket; set TMPDIR to a shorter path."
@@ -30,9 +30,9 @@ class RuntimeDir:
         """Where clients reach the engine core."""
         return f"ipc://{self.path}/core.sock"
 
-    def executor_address(self, epoch: int, rank: int) -> str:
-        """Where the core reaches one executor: a fresh path for every epoch, so that no message crosses epochs."""
-        return f"ipc://{self.path}/executor-{epoch}-{rank}.sock"
+    def executor_address(self, core_epoch: int, epoch: int, rank: int) -> str:
+        """Where a core reaches one executor: a fresh path per epoch of both, so that no message crosses epochs."""
+        return f"ipc://{self.path}/executor-{core_epoch}-{epoch}-{rank}.sock"
 
     def remove(self) -> None:
         """Remove the directory and all in it; removing twice is fine."""

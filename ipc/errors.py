@@ -5,10 +5,12 @@
     |   |-- InvalidRequest       a value is malformed, out of range or not supported (400)
     |   |   `-- ContextTooLong   the prompt does not fit the model's context (400, context_length_exceeded)
     |   |-- NotFound             the named model or object does not exist (404)
-    |   `-- Overloaded           admission is closed or full; try again later (503)
+    |   |-- Overloaded           admission is closed or full; try again later (503)
+    |   `-- DeadlineExceeded     the time that the request was given is over (504)
     |-- EngineError              our fault: 5xx
     |   |-- EngineDead           the engine core is gone and will not answer
     |   |-- ExecutorDied         an executor process ended or failed a step
+    |   |-- PoisonRequest        the request ended a process each time that it ran alone
     |   `-- ProtocolError        a peer sent what this version does not understand
     `-- StartError               the engine can't start; one line for the user
         |-- ConfigError          what the command line asks can't be met (exit code 2)
@@ -27,12 +29,13 @@ import msgspec
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
     """An error as it travels between processes.
 
-    `kind` is the exception's class name, `param` the request field at fault.
+    `kind` is the exception's class name, `param` the request field at fault, `retry_after_s` when to try again.
     """
 
     kind: str
     message: str
     param: str | None = None
+    retry_after_s: int | None = None
 
 
 class PagewireError(Exception):
@@ -55,6 +58,8 @@ class PagewireError(Exception):
     @staticmethod
     def from_info(info: ErrorInfo) -> PagewireError:
         """Return the exception that `info` describes; an unknown kind becomes an `EngineError`."""
+        if info.kind == Overloaded.__name__:
+            return Overloaded(info.message, param=info.param, retry_after_s=info.retry_after_s or 1)
         return _CLASSES.get(info.kind, EngineError)(info.message, param=info.param)
 
 
@@ -79,9 +84,31 @@ class NotFound(RequestError):
 
 
 class Overloaded(RequestError):
-    """Admission is full or closed. Try again later."""
+    """Admission is full or closed. Try again later.
+
+    Args:
+        message: what is full, its limit and the remedy.
+        param: see `PagewireError`.
+        retry_after_s: whole seconds after which it is worth another try.
+    """
 
     status: ClassVar[int] = 503
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+    def to_info(self) -> ErrorInfo:
+        """Return the error as data for another process."""
+        return ErrorInfo(
+            kind=type(self).__name__, message=self.message, param=self.param, retry_after_s=self.retry_after_s
+        )
+
+
+class DeadlineExceeded(RequestError):
+    """The time that the request was given is over. Give it more, or ask for fewer tokens."""
+
+    status: ClassVar[int] = 504
 
 
 class EngineError(PagewireError):
@@ -96,6 +123,10 @@ class EngineDead(EngineError):
 
 class ExecutorDied(EngineError):
     """An executor process ended, or failed a step."""
+
+
+class PoisonRequest(EngineError):
+    """The request ended a process of the engine each time that it ran alone. Others are not touched; change it."""
 
 
 class ProtocolError(EngineError):
@@ -121,7 +152,7 @@ class MachineError(StartError):
 _CLASSES: dict[str, type[PagewireError]] = {
     cls.__name__: cls
     for cls in (
-        RequestError, InvalidRequest, ContextTooLong, NotFound, Overloaded, EngineError, EngineDead, ExecutorDied,
-        ProtocolError, StartError, ConfigError, MachineError,
+        RequestError, InvalidRequest, ContextTooLong, NotFound, Overloaded, DeadlineExceeded, EngineError, EngineDead,
+        ExecutorDied, PoisonRequest, ProtocolError, StartError, ConfigError, MachineError,
     )
 }  # fmt: skip

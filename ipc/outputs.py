@@ -110,6 +110,9 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     num_filled_slots: int = 0  # of the used blocks' slots, those that hold a token or that a step in flight writes
     num_busy_rows: int = 0  # counter: rows that computed, of the steps that left requests waiting
     num_available_rows: int = 0  # counter: rows that these steps could have had
+    num_waiting_tokens: int = 0  # prompt tokens of the requests that were never scheduled
+    num_executor_restarts: int = 0  # counter
+    is_serving: bool = True  # False from an executor's death or stall until another one takes steps
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

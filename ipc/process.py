@@ -38,6 +38,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
         runtime_dir: the engine's directory of sockets.
         started_by_main_thread: the kernel's parent-death signal fires when the starting *thread* ends, so it is
             asked for only if that thread lives as long as its process.
+        core_epoch: counts the cores that the supervisor has started; an executor's is its core's.
         config: the engine core's configuration; executors get theirs by `LoadModel`.
     """
 
@@ -47,6 +48,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     runtime_dir: str
     log_level: str = "info"
     started_by_main_thread: bool = False
+    core_epoch: int = 1
     config: EngineConfig | None = None
 
 
@@ -54,7 +56,7 @@ class ChildProcess:
     """A running child and its death notice."""
 
     def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
-                 config: EngineConfig | None = None) -> None:  # fmt: skip
+                 core_epoch: int = 1, config: EngineConfig | None = None) -> None:  # fmt: skip
         """Start `python -m module` and hand it its bootstrap."""
         self.name = name
         bootstrap = Bootstrap(
@@ -64,6 +66,7 @@ class ChildProcess:
             runtime_dir=str(runtime_dir),
             log_level=log_level,
             started_by_main_thread=threading.current_thread() is threading.main_thread(),
+            core_epoch=core_epoch,
             config=config,
         )
         # A pipe that only the child holds is its death notice where there are no pidfds.

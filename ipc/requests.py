@@ -47,6 +47,18 @@ class GenerateTask(Message, frozen=True, kw_only=True):
     stop_token_ids: list[int] = []
 
 
+class ResumedChild(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A living child of a request that is added again: the output tokens that its client has.
+
+    Attributes:
+        child: 0 <= child < n.
+        output_token_ids: at least one; the next `TokenDelta` goes on behind them.
+    """
+
+    child: int
+    output_token_ids: list[int]
+
+
 class AddRequest(Message, frozen=True, kw_only=True):
     """One request. It is answered by exactly one `RequestEnd`, and before that by its tokens.
 
@@ -57,6 +69,10 @@ class AddRequest(Message, frozen=True, kw_only=True):
         task: what to do with it; a union with room for embed and score.
         priority: lower runs first under the priority policy.
         cache_salt: requests of different salts never share cached blocks.
+        timeout_s: seconds from the core's receipt after which it fails with `DeadlineExceeded`; None for no limit.
+        is_readded: an earlier core had accepted it: neither a full queue nor draining keeps it out.
+        resumed_children: once its prefill was complete, the children that have not finished, ascending; empty before.
+        num_deaths: cores that ended since the client last got a token of it; at 2 it runs alone until it commits one.
     """
 
     request_id: int
@@ -65,6 +81,10 @@ class AddRequest(Message, frozen=True, kw_only=True):
     task: GenerateTask
     priority: int = 0
     cache_salt: str = ""
+    timeout_s: float | None = None
+    is_readded: bool = False
+    resumed_children: list[ResumedChild] = []
+    num_deaths: int = 0
 
 
 class AbortRequests(Message, frozen=True, kw_only=True):

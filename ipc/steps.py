@@ -136,6 +136,19 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     memory: str = ""
 
 
+class ExecutorBusy(Message, frozen=True, kw_only=True):
+    """The executor is at work that takes longer than a step (loading, compiling, capturing a graph), and runs.
+
+    Attributes:
+        reason: what it does, for the log.
+        limit_s: seconds from this message within which it will say something again; afterwards it counts as stalled.
+    """
+
+    executor_epoch: int
+    reason: str
+    limit_s: float
+
+
 class ExecutorFailed(Message, frozen=True, kw_only=True):
     """The executor can't start (a `StartError`) or failed a step; it ends after this message."""
 
@@ -148,4 +161,4 @@ class Shutdown(Message, frozen=True, kw_only=True):
 
 
 ToExecutor = LoadModel | ExecuteStep | CallUtility | Shutdown
-FromExecutor = ExecutorReady | StepResult | UtilityResult | ExecutorFailed
+FromExecutor = ExecutorReady | StepResult | UtilityResult | ExecutorBusy | ExecutorFailed

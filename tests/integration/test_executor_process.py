@@ -34,7 +34,7 @@ class Executor:
     def __init__(self):
         self.runtime_dir = RuntimeDir()
         self.context = zmq.Context()
-        address = self.runtime_dir.executor_address(1, 0)
+        address = self.runtime_dir.executor_address(1, 1, 0)
         self.channel = connect_executor(self.context, address)
         self.channel.socket.setsockopt(zmq.RCVTIMEO, int(DEADLINE_S * 1000))
         self.process = ChildProcess(

@@ -40,11 +40,13 @@ from pagewire.ipc.requests import (
     Hello,
     Message,
     Ping,
+    ResumedChild,
     TokenInputs,
 )
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import (
     ExecuteStep,
+    ExecutorBusy,
     ExecutorFailed,
     ExecutorReady,
     LoadModel,
@@ -70,6 +72,10 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
     (client_messages, AddRequest(
         request_id=7, label="é", inputs=TokenInputs(prompt_token_ids=[1, 2]), priority=-1, cache_salt="s",
         task=GenerateTask(sampling=SAMPLING, n=2, max_tokens=3, eos_token_ids=[2], stop_token_ids=[4]),
+    )),
+    (client_messages, AddRequest(
+        request_id=8, inputs=TokenInputs(prompt_token_ids=[1]), task=GenerateTask(sampling=SAMPLING, n=2),
+        timeout_s=2.5, is_readded=True, resumed_children=[ResumedChild(1, [5, 6])], num_deaths=1,
     )),
     (client_messages, AbortRequests(request_ids=[1], children=[(2, 1)])),
     (client_messages, CallUtility(call_id=1, method="m", args=[1, 1.5, "x", True, None])),
@@ -99,6 +105,7 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
         rows=[RowResult(row_id=3, token_ids=[5], logprobs=[LOGPROBS], prompt_logprobs_start=1, error=ERROR)],
     )),
     (from_executor, UtilityResult(call_id=1, error=ERROR)),
+    (from_executor, ExecutorBusy(executor_epoch=1, reason="loading", limit_s=2.5)),
     (from_executor, ExecutorFailed(executor_epoch=1, error=ERROR)),
 ]  # fmt: skip
 

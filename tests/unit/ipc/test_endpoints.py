@@ -72,7 +72,12 @@ def test_sockets_of_one_engine_lie_in_a_directory_of_the_user_alone(tmp_path: Pa
     assert stat.S_IMODE(runtime.path.stat().st_mode) == 0o700
     addresses = {
         runtime.client_address,
-        *(runtime.executor_address(epoch, rank) for epoch in (1, 2) for rank in (0, 1)),
+        *(
+            runtime.executor_address(core_epoch, epoch, rank)
+            for core_epoch in (1, 2)
+            for epoch in (1, 2)
+            for rank in (0, 1)
+        ),
     }
     assert len(addresses) == 5
     for address in addresses:
