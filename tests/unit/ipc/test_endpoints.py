@@ -79,7 +79,7 @@ def test_sockets_of_one_engine_lie_in_a_directory_of_the_user_alone(tmp_path: Pa
             for rank in (0, 1)
         ),
     }
-    assert len(addresses) == 5
+    assert len(addresses) == 9
     for address in addresses:
         check_address(address)
     (runtime.path / "core.sock").touch()
