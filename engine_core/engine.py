@@ -229,7 +229,7 @@ class Engine:
         living = {
             child
             for request in self._processor.requests.values()
-            for child in request.children
+            for child in request.children.values()
             if child.status is not ChildStatus.FINISHED
         }
         waiting = self._scheduler.waiting.children()

@@ -34,7 +34,8 @@ class OutputProcessor:
         """Take a valid request."""
         self.requests[request.key] = request
         self._outbox.accept(request)
-        self._scheduler.add(request.children[0])
+        for child in request.children.values():
+            self._scheduler.add(child)
 
     def apply(self, scheduled: Iterable[ScheduledChild], results: Iterable[RowResult], now: float) -> None:
         """Commit what a step brought; what it brought for finished children is dropped.
@@ -64,7 +65,7 @@ class OutputProcessor:
 
     def end_early(self, request: Request, reason: FinishReason, error: ErrorInfo | None = None) -> None:
         """End a whole request by abort or error. Its unfinished children are reported, if it ever reported tokens."""
-        for child in request.children:
+        for child in request.children.values():
             if child.status is not ChildStatus.FINISHED:
                 self._scheduler.finish(child)
                 if request.is_started:
@@ -73,13 +74,14 @@ class OutputProcessor:
 
     def stop_child(self, request: Request, index: int) -> None:
         """End one child because the client found a stop string; one that has ended is passed over."""
-        if not 0 <= index < request.n:
-            return
         if not request.is_started:
-            request.stopped_children.add(index)
-        elif request.children[index].status is not ChildStatus.FINISHED:
-            self._report_end(request.children[index], FinishReason.STOP)
-            self._finish(request.children[index])
+            if 0 <= index < request.n:
+                request.stopped_children.add(index)
+            return
+        child = request.children.get(index)
+        if child is not None and child.status is not ChildStatus.FINISHED:
+            self._report_end(child, FinishReason.STOP)
+            self._finish(child)
 
     def _apply_row(self, child: Child, result: RowResult, now: float) -> None:
         request = child.request
@@ -88,7 +90,7 @@ class OutputProcessor:
         if not result.token_ids:
             return
         if not request.is_started:
-            request.is_started = True
+            request.start()
             self.num_prompt_tokens += request.num_prompt_tokens
             self._outbox.start(request, now)
         if request.is_forked:
@@ -104,10 +106,10 @@ class OutputProcessor:
         priority, arrival, _ = parent.order_key
         for index in range(1, request.n):
             child = Child(request, index, list(parent.token_ids), (priority, arrival, index))
-            request.children.append(child)
+            request.children[index] = child
             self._scheduler.fork(parent, child)
         request.is_forked = True
-        for index, child in enumerate(request.children):
+        for index, child in request.children.items():
             self._commit(child, result.token_ids[index : index + 1], result.logprobs[index : index + 1])
 
     def _commit(self, child: Child, token_ids: list[int], logprobs: list[TokenLogprobs]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+import msgspec
+
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.requests import AddRequest
@@ -46,10 +48,14 @@ class Request:
         eos_token_ids: end tokens that give stop_reason None.
         end_token_ids: all end tokens; the others are reported as the stop_reason.
         arrival: the core's running number of the request; first come, first served goes by it.
-        children: child 0 alone until the prefill's draws are committed, then all n.
+        sampling: what rows draw with; without prompt logprobs once those were told.
+        is_started: whether the prefill is complete and was told, by this core or by the one that it was added to before.
+        children: by index, the finished ones too. Child 0 alone until the prefill's draws are committed, then all n; of
+            a request that is resumed, those that an earlier core left unfinished.
         is_forked: whether every child exists; with n = 1 from the start.
         num_unfinished: children without a finish reason.
         stopped_children: ended by the client before they had a token; they end with their first one.
+        first_scheduled_s: when its first step was scheduled; None while it waits for that.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
     """
@@ -101,8 +107,18 @@ class Request:
         self.is_forked = task.n == 1
         self.num_unfinished = task.n
         self.stopped_children: set[int] = set()
-        order_key = (message.priority if has_priority else 0, arrival, 0)
-        self.children = [Child(self, 0, list(message.inputs.prompt_token_ids), order_key)]
+        self.children: dict[int, Child] = {}
+        priority = message.priority if has_priority else 0
+        if message.resumed_children:
+            self._resume(message, priority)
+        else:
+            self.children[0] = Child(self, 0, list(message.inputs.prompt_token_ids), (priority, arrival, 0))
+
+    def start(self) -> None:
+        """Note that the prefill is complete. The prompt's logprobs are told once: no row computes them again."""
+        self.is_started = True
+        if self.sampling.num_prompt_logprobs is not None:
+            self.sampling = msgspec.structs.replace(self.sampling, num_prompt_logprobs=None)
 
     @property
     def key(self) -> RequestKey:
@@ -114,6 +130,16 @@ class Request:
         """Whether prompt positions still lack their logprob, so that the whole prompt must be computed."""
         wanted = self.sampling.num_prompt_logprobs is not None
         return wanted and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
+
+    def _resume(self, message: AddRequest, priority: int) -> None:
+        """Take up the children that an earlier core left unfinished, where its client saw them last."""
+        self.start()
+        self.is_forked = True
+        self.first_scheduled_s = self.arrival_s  # it has waited its time, in that core
+        self.num_unfinished = len(message.resumed_children)
+        for resumed in message.resumed_children:
+            token_ids = [*message.inputs.prompt_token_ids, *resumed.output_token_ids]
+            self.children[resumed.child] = Child(self, resumed.child, token_ids, (priority, self.arrival, resumed.child))
 
 
 class Child:

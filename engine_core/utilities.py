@@ -61,7 +61,8 @@ class Utilities:
             return UtilityResult(call_id=call.call_id, error=exc.to_info())
 
     def _block_tables(self) -> PlainValue:
-        return [self._block_table(child) for request in self._processor.requests.values() for child in request.children]
+        requests = self._processor.requests.values()
+        return [self._block_table(child) for request in requests for child in request.children.values()]
 
     def _block_table(self, child: Child) -> PlainValue:
         blocks = self._cache.pool.blocks

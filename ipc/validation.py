@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
 
 from .errors import ContextTooLong, InvalidRequest
-from .requests import AddRequest, GenerateTask
+from .requests import AddRequest, GenerateTask, ResumedChild
 from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_BIAS, MAX_N, MIN_TEMPERATURE, Sampling
 
 MAX_TOKEN_IDS = 4096  # entries of each id list besides the prompt; bounds what one request makes the core hold
@@ -44,8 +45,33 @@ def validate_request(request: AddRequest, limits: RequestLimits) -> None:
         "0 unless the engine runs with --scheduling-policy priority",
     )
     _check_int64("priority", [request.priority])
+    timeout_s = request.timeout_s
+    _require(timeout_s is None or 0 <= timeout_s < math.inf, "timeout", timeout_s, "a number of seconds, at least 0")
     _check_task(request.task, limits)
     _check_prompt_logprobs(len(request.inputs.prompt_token_ids), request.task.sampling, limits)
+    _check_readded(request, limits)
+
+
+def _check_readded(request: AddRequest, limits: RequestLimits) -> None:
+    _require(0 <= request.num_deaths <= INT64_MAX, "num_deaths", request.num_deaths, "at least 0")
+    resumed = request.resumed_children
+    _require(request.is_readded or not resumed, "resumed_children", f"{len(resumed)} of them", "empty for a new request")
+    last = -1
+    for item in resumed:
+        rule = f"ascending, each from 0 to {request.task.n - 1}"
+        _require(last < item.child < request.task.n, "resumed_children", f"child {item.child} after {last}", rule)
+        last = item.child
+        _check_resumed(item, request, limits)
+
+
+def _check_resumed(item: ResumedChild, request: AddRequest, limits: RequestLimits) -> None:
+    room = limits.max_model_len - len(request.inputs.prompt_token_ids)
+    most_tokens = request.task.max_tokens
+    most = room if most_tokens is None else min(most_tokens, room)
+    num_tokens = len(item.output_token_ids)
+    what = f"{num_tokens} output tokens of child {item.child}"
+    _require(1 <= num_tokens < most, "resumed_children", what, f"unfinished: at least 1 token, and fewer than {most}")
+    _check_ids("resumed_children", item.output_token_ids, limits)
 
 
 def _check_prompt_logprobs(num_prompt_tokens: int, sampling: Sampling, limits: RequestLimits) -> None:

@@ -134,10 +134,10 @@ class CacheManager:
         self.prefix_cache.clear()
 
     def prepare(self, request: Request) -> None:
-        """Hash a new request's prompt, while the executors compute and not when it is admitted."""
+        """Hash a new request's tokens, while the executors compute and not when it is admitted."""
         if self._caches_prefixes and not request.needs_prompt_logprobs:
-            child = request.children[0]
-            self._extend_digests(child, len(child.token_ids) // self.block_size)
+            for child in request.children.values():
+                self._extend_digests(child, len(child.token_ids) // self.block_size)
 
     def num_filled_slots(self, children: Iterable[Child]) -> int:
         """Return how many slots of the used blocks hold a token, each counted once however many children share it.
