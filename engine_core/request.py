@@ -49,7 +49,7 @@ class Request:
         end_token_ids: all end tokens; the others are reported as the stop_reason.
         arrival: the core's running number of the request; first come, first served goes by it.
         sampling: what rows draw with; without prompt logprobs once those were told.
-        is_started: whether the prefill is complete and was told, by this core or by the one that it was added to before.
+        is_started: whether the prefill is complete and was told, by this core or by one before it.
         children: by index, the finished ones too. Child 0 alone until the prefill's draws are committed, then all n; of
             a request that is resumed, those that an earlier core left unfinished.
         is_forked: whether every child exists; with n = 1 from the start.
@@ -138,8 +138,8 @@ class Request:
         self.first_scheduled_s = self.arrival_s  # it has waited its time, in that core
         self.num_unfinished = len(message.resumed_children)
         for resumed in message.resumed_children:
-            token_ids = [*message.inputs.prompt_token_ids, *resumed.output_token_ids]
-            self.children[resumed.child] = Child(self, resumed.child, token_ids, (priority, self.arrival, resumed.child))
+            index, token_ids = resumed.child, [*message.inputs.prompt_token_ids, *resumed.output_token_ids]
+            self.children[index] = Child(self, index, token_ids, (priority, self.arrival, index))
 
 
 class Child:

@@ -55,7 +55,7 @@ def validate_request(request: AddRequest, limits: RequestLimits) -> None:
 def _check_readded(request: AddRequest, limits: RequestLimits) -> None:
     _require(0 <= request.num_deaths <= INT64_MAX, "num_deaths", request.num_deaths, "at least 0")
     resumed = request.resumed_children
-    _require(request.is_readded or not resumed, "resumed_children", f"{len(resumed)} of them", "empty for a new request")
+    _require(request.is_readded or not resumed, "resumed_children", len(resumed), "empty unless is_readded is set")
     last = -1
     for item in resumed:
         rule = f"ascending, each from 0 to {request.task.n - 1}"
