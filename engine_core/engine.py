@@ -14,6 +14,7 @@ from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, StepResult
 from pagewire.ipc.validation import RequestLimits, validate_request
 
+from .deadlines import late_error
 from .failed_rows import void_readers
 from .kv.cache_manager import CacheManager
 from .outbox import Outbox
@@ -121,6 +122,16 @@ class Engine:
             self._processor.end_early(request, FinishReason.ABORT)
         self._outbox.drop_client(client)
         self._has_news = True
+
+    def next_deadline_s(self) -> float | None:
+        """Return when `fail_late` has something to do next, on the loop's clock; None if no request has a deadline."""
+        return self._processor.deadlines.next_s()
+
+    def fail_late(self, now: float) -> None:
+        """End the requests whose time is over, wherever they are; their blocks are free for the next step."""
+        for request in self._processor.deadlines.take_late(now):
+            self._processor.end_early(request, FinishReason.ERROR, late_error(request).to_info())
+            self._has_news = True
 
     def has_work(self) -> bool:
         """Whether anything waits, runs or is in flight."""

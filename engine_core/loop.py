@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -111,6 +112,8 @@ class EngineCore:
                 return 0
             now = time.monotonic()
             self._drain_clients(now)
+            if self._engine is not None:
+                self._engine.fail_late(now)
             self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)
@@ -124,9 +127,17 @@ class EngineCore:
 
     def _wait(self) -> bool:
         """Block until something happens; return whether the parent ended or ordered a stop."""
-        is_busy = self._engine is not None and self._engine.has_work()
-        events = dict(self._poller.poll(int(PING_INTERVAL_S * 1000) if is_busy else None))
+        events = dict(self._poller.poll(self._timeout_ms()))
         return any(fd in events for fd in self._watch.fds)
+
+    def _timeout_ms(self) -> int | None:
+        if self._engine is None or not self._engine.has_work():
+            return None
+        wait_s = PING_INTERVAL_S
+        deadline_s = self._engine.next_deadline_s()
+        if deadline_s is not None:
+            wait_s = min(wait_s, max(deadline_s - time.monotonic(), 0.0))
+        return math.ceil(wait_s * 1000)
 
     def _drain_clients(self, now: float) -> None:
         for _ in range(MAX_MESSAGES_PER_TURN):

@@ -8,6 +8,7 @@ from pagewire.ipc.errors import ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
 from pagewire.ipc.steps import RowResult
 
+from .deadlines import Deadlines
 from .kv.cache_manager import CacheManager
 from .outbox import Outbox
 from .request import Child, ChildStatus, Request, RequestKey
@@ -19,6 +20,7 @@ class OutputProcessor:
 
     Attributes:
         requests: every accepted request without its `RequestEnd`.
+        deadlines: of those requests.
         num_prompt_tokens, num_generation_tokens: counters.
     """
 
@@ -27,12 +29,14 @@ class OutputProcessor:
         self._cache = cache
         self._outbox = outbox
         self.requests: dict[RequestKey, Request] = {}
+        self.deadlines = Deadlines()
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
 
     def accept(self, request: Request) -> None:
         """Take a valid request."""
         self.requests[request.key] = request
+        self.deadlines.add(request)
         self._outbox.accept(request)
         for child in request.children.values():
             self._scheduler.add(child)
@@ -157,6 +161,7 @@ class OutputProcessor:
 
     def _end(self, request: Request, error: ErrorInfo | None) -> None:
         del self.requests[request.key]
+        self.deadlines.discard(request)
         self._outbox.end(request, error)
 
 

@@ -48,6 +48,7 @@ class Request:
         eos_token_ids: end tokens that give stop_reason None.
         end_token_ids: all end tokens; the others are reported as the stop_reason.
         arrival: the core's running number of the request; first come, first served goes by it.
+        arrival_s, deadline_s: when it came, and when its time is over (None: never), on the loop's monotonic clock.
         sampling: what rows draw with; without prompt logprobs once those were told.
         is_started: whether the prefill is complete and was told, by this core or by one before it.
         children: by index, the finished ones too. Child 0 alone until the prefill's draws are committed, then all n; of
@@ -65,6 +66,7 @@ class Request:
         "arrival_s",
         "children",
         "client",
+        "deadline_s",
         "end_token_ids",
         "eos_token_ids",
         "extras",
@@ -99,6 +101,7 @@ class Request:
         self.extras: Extras = cache_extras(salt=message.cache_salt)
         self.arrival = arrival
         self.arrival_s = now
+        self.deadline_s = None if message.timeout_s is None else now + message.timeout_s
         self.first_scheduled_s: float | None = None
         self.num_cached_tokens = 0
         self.num_preemptions = 0
