@@ -124,10 +124,17 @@ class AsyncEngineClient:
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> AddRequest:
         """Build a request that the engine will take, without sending it; see `RequestBuilder.build`."""
         return self._builder.build(
-            next(self._ids), prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt
+            next(self._ids),
+            prompt_token_ids,
+            params,
+            label=label,
+            priority=priority,
+            cache_salt=cache_salt,
+            timeout_s=timeout_s,
         )
 
     def submit(self, request: AddRequest) -> TokenStream:
@@ -151,10 +158,13 @@ class AsyncEngineClient:
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> TokenStream:
         """Ask for tokens: `make_request` and `submit` in one."""
         return self.submit(
-            self.make_request(prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt)
+            self.make_request(
+                prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+            )
         )
 
     def abort(self, request_ids: Sequence[int]) -> None:

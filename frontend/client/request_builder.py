@@ -59,6 +59,7 @@ class RequestBuilder:
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> AddRequest:
         """Build a request that the engine will take.
 
@@ -69,6 +70,7 @@ class RequestBuilder:
             label: the user's own id for the request, for logs alone.
             priority: lower runs first, under the priority policy.
             cache_salt: requests of different salts share no cached blocks.
+            timeout_s: seconds after which it fails with `DeadlineExceeded`; None for no limit.
 
         Raises:
             InvalidRequest: a value is malformed, out of range, or a text option.
@@ -87,6 +89,7 @@ class RequestBuilder:
             task=params,
             priority=priority,
             cache_salt=cache_salt,
+            timeout_s=timeout_s,
         )
         check_types(request)
         validate_request(request, self._limits)

@@ -62,12 +62,13 @@ class EngineClient:
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> SyncTokenStream:
         """Ask for tokens; arguments and errors as `AsyncEngineClient.generate`."""
 
         async def submit() -> TokenStream:
             return self._client.generate(
-                prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt
+                prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
             )
 
         return SyncTokenStream(_run(self._thread, submit()), self._thread)

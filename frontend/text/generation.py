@@ -59,6 +59,7 @@ class TextGenerator:
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        timeout_s: float | None = None,
         add_special_tokens: bool = True,
     ) -> Generation:
         """Start a request; the answer comes by iterating over what is returned.
@@ -69,6 +70,7 @@ class TextGenerator:
             label: the user's own id for the request, for logs alone.
             priority: lower runs first, under the priority policy.
             cache_salt: requests of different salts share no cached blocks.
+            timeout_s: seconds after which the request fails with `DeadlineExceeded`; None for no limit.
             add_special_tokens: put the begin-of-text token in front of a text, if the model wants one. False for what
                 a chat template rendered.
 
@@ -81,7 +83,15 @@ class TextGenerator:
         if isinstance(prompt, str):
             text = prompt
             prompt = await self.tokenizer.encode_async(prompt, add_special_tokens=add_special_tokens)
-        request = self.prepare(prompt, params, prompt_text=text, label=label, priority=priority, cache_salt=cache_salt)
+        request = self.prepare(
+            prompt,
+            params,
+            prompt_text=text,
+            label=label,
+            priority=priority,
+            cache_salt=cache_salt,
+            timeout_s=timeout_s,
+        )
         return self.submit(request, arrival)
 
     def prepare(
@@ -93,6 +103,7 @@ class TextGenerator:
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> TextRequest:
         """Check a request and turn it into the engine's terms, without sending it; errors as `generate`."""
         task = self.client.resolve(params, bad_words_token_ids=self._bad_words_token_ids(params.bad_words))
@@ -100,7 +111,7 @@ class TextGenerator:
             prompt=prompt_text,
             params=params,
             add_request=self.client.make_request(
-                prompt_token_ids, task, label=label, priority=priority, cache_salt=cache_salt
+                prompt_token_ids, task, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
             ),
         )
 
