@@ -14,6 +14,7 @@ from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, StepResult
 from pagewire.ipc.validation import RequestLimits, validate_request
 
+from .admission import Admission
 from .deadlines import late_error
 from .failed_rows import void_readers
 from .kv.cache_manager import CacheManager
@@ -56,12 +57,17 @@ class Engine:
             num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching
         )
         self._scheduler = Scheduler(config.scheduler, self._cache)
+        self._admission = Admission(config.scheduler, self._scheduler.waiting)
         self._costs = StepCosts()
         self._outbox = Outbox()
         self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox)
         self._step_builder = StepBuilder(executor_epoch)
         self._utilities = Utilities(
-            self._cache, self._processor, stats=lambda: self.stats, check_invariants=self.check_invariants
+            self._cache,
+            self._processor,
+            self._admission,
+            stats=lambda: self.stats,
+            check_invariants=self.check_invariants,
         )
         self._in_flight: deque[_StepInFlight] = deque()
         self._has_news = False  # whether anything happened since nothing could be scheduled
@@ -87,6 +93,8 @@ class Engine:
                     f"request_id {request.request_id} is in use on this connection; give each request its own.",
                     param="request_id",
                 )
+            if not request.is_readded:
+                self._admission.check(len(request.inputs.prompt_token_ids), now)
         except RequestError as exc:
             self._outbox.refuse(client, request.request_id, exc.to_info())
             return
@@ -157,6 +165,8 @@ class Engine:
         if not self.can_schedule():
             return None
         output = self._schedule_something(now)
+        is_waiting = bool(self._scheduler.waiting.num_new_requests)
+        self._admission.rate.observe(output.num_new_requests, output.num_new_tokens, is_waiting=is_waiting, now=now)
         if not output.scheduled:
             self._has_news = False
             return None
@@ -227,6 +237,7 @@ class Engine:
             num_filled_slots=self._cache.num_filled_slots(self._scheduler.running),
             num_busy_rows=self._num_busy_rows,
             num_available_rows=self._num_available_rows,
+            num_waiting_tokens=self._scheduler.waiting.num_new_tokens,
         )
 
     def check_invariants(self) -> None:
@@ -249,6 +260,8 @@ class Engine:
         assert living == {*running, *waiting}, "a child is neither running nor waiting, or outlives its request"
         assert all(child.status is ChildStatus.RUNNING for child in running), "a child runs with another status"
         assert not any(child.block_ids for child in waiting), "a waiting child holds blocks"
+        num_new = sum(child.request.first_scheduled_s is None for child in waiting)
+        assert num_new == self._scheduler.waiting.num_new_requests, "requests that never ran are counted wrongly"
         if not living:
             assert self._cache.pool.num_used_blocks == 0, "blocks are used by nobody"
 

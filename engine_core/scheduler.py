@@ -38,10 +38,16 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """A step as it was decided; `step_builder` turns it into deltas for the executor."""
+    """A step as it was decided; `step_builder` turns it into deltas for the executor.
+
+    Attributes:
+        num_new_requests, num_new_tokens: requests whose first step this is, and the tokens of their whole prompts.
+    """
 
     scheduled: list[ScheduledChild] = field(default_factory=list)
     num_scheduled_tokens: int = 0
+    num_new_requests: int = 0
+    num_new_tokens: int = 0
     shape: StepShape = field(default_factory=StepShape)
     has_preempted: bool = False
 
@@ -119,7 +125,7 @@ class Scheduler:
             del self.running[child]
             self._cache.free(child)
         else:
-            self.waiting.discard()
+            self.waiting.discard(child)
         child.move_to(ChildStatus.FINISHED)
         self._retire(child.row_id)
         child.row_id = NO_ROW
@@ -186,7 +192,7 @@ class Scheduler:
             if child.num_steps_in_flight or is_too_many or not self._try_admit(child):
                 break
             self.waiting.pop()
-            self._start(child, now)
+            self._start(child, output, now)
             # Only now is it known how much the prefix cache gave.
             num_tokens = room.tokens_for(child.num_computed_tokens, len(child.token_ids) - child.num_computed_tokens)
             item = _share(child, num_tokens, Extension([]))
@@ -199,13 +205,15 @@ class Scheduler:
         num_reserved = child.num_seqs - 1 if self.running else 0
         return self._cache.try_admit(child, num_reserved_blocks=num_reserved)
 
-    def _start(self, child: Child, now: float) -> None:
+    def _start(self, child: Child, output: SchedulerOutput, now: float) -> None:
         child.move_to(ChildStatus.RUNNING)
         self.running[child] = None
         request = child.request
         if request.first_scheduled_s is None:
             request.first_scheduled_s = now
             request.num_cached_tokens = child.num_computed_tokens
+            output.num_new_requests += 1
+            output.num_new_tokens += request.num_prompt_tokens
             self.prefix_cache_queries += request.num_prompt_tokens
             self.prefix_cache_hits += child.num_computed_tokens
 

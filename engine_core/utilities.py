@@ -6,6 +6,8 @@ pool                num_blocks, num_free_blocks, num_used_blocks, num_cached_blo
 stats               the `StepStats` by field name
 reset_prefix_cache  forget all cached blocks; True
 check_invariants    check the block accounting; True, or an error that names what is wrong
+drain               refuse new requests from here on, but none that a client adds again; the number of those that have
+                    not ended
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pagewire.ipc.errors import EngineError, InvalidRequest, PagewireError
 from pagewire.ipc.outputs import StepStats, UtilityResult
 from pagewire.ipc.requests import CallUtility
 
+from .admission import Admission
 from .kv.cache_manager import CacheManager
 from .output_processor import OutputProcessor
 from .request import Child
@@ -31,12 +34,14 @@ class Utilities:
         self,
         cache: CacheManager,
         processor: OutputProcessor,
+        admission: Admission,
         *,
         stats: Callable[[], StepStats],
         check_invariants: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._processor = processor
+        self._admission = admission
         self._stats = stats
         self._check_invariants = check_invariants
         self._methods: dict[str, Callable[[], PlainValue]] = {
@@ -45,6 +50,7 @@ class Utilities:
             "stats": self._stats_by_name,
             "reset_prefix_cache": self._reset_prefix_cache,
             "check_invariants": self._checked,
+            "drain": self._drain,
         }
 
     def call(self, call: CallUtility) -> UtilityResult:
@@ -94,6 +100,10 @@ class Utilities:
     def _reset_prefix_cache(self) -> PlainValue:
         self._cache.reset_prefix_cache()
         return True
+
+    def _drain(self) -> PlainValue:
+        self._admission.drain()
+        return len(self._processor.requests)
 
     def _checked(self) -> PlainValue:
         try:

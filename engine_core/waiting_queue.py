@@ -12,11 +12,17 @@ class WaitingQueue:
 
     One heap serves both policies, because the order key holds the priority or 0. Under first come, first served nobody
     is ever overtaken, so whoever was preempted came before all that never ran: it goes to the head by its arrival.
+
+    Attributes:
+        num_new_requests: those among them that wait for their first step.
+        num_new_tokens: of the prompts of those.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[OrderKey, Child]] = []
         self._length = 0
+        self.num_new_requests = 0
+        self.num_new_tokens = 0
 
     def __len__(self) -> int:
         return self._length
@@ -24,7 +30,7 @@ class WaitingQueue:
     def push(self, child: Child) -> None:
         """Let a child wait."""
         heapq.heappush(self._heap, (child.order_key, child))
-        self._length += 1
+        self._count(child, 1)
 
     def peek(self) -> Child | None:
         """Return the child to admit next, or None."""
@@ -34,13 +40,20 @@ class WaitingQueue:
 
     def pop(self) -> Child:
         """Take the child that `peek` returned."""
-        self._length -= 1
-        return heapq.heappop(self._heap)[1]
+        child = heapq.heappop(self._heap)[1]
+        self._count(child, -1)
+        return child
 
-    def discard(self) -> None:
-        """Note that one waiting child has finished: it is dropped when it comes to the head."""
-        self._length -= 1
+    def discard(self, child: Child) -> None:
+        """Note that a waiting child has finished: it is dropped when it comes to the head."""
+        self._count(child, -1)
 
     def children(self) -> list[Child]:
         """Return the waiting children in no particular order."""
         return [child for _, child in self._heap if child.status is not ChildStatus.FINISHED]
+
+    def _count(self, child: Child, change: int) -> None:
+        self._length += change
+        if child.request.first_scheduled_s is None:  # it has one child until its first step is back
+            self.num_new_requests += change
+            self.num_new_tokens += change * child.request.num_prompt_tokens

@@ -48,7 +48,7 @@ def test_finished_child_is_dropped_wherever_it_waits():
     queue.push(first)
     queue.push(second)
     first.move_to(ChildStatus.FINISHED)
-    queue.discard()
+    queue.discard(first)
     assert len(queue) == 1
     assert queue.children() == [second]
     assert queue.peek() is second
