@@ -62,6 +62,9 @@ class Admission:
     Args:
         config: has the bounds; 0 for none.
         waiting: the queue that is bounded.
+
+    Attributes:
+        rate: to be told of every step.
     """
 
     def __init__(self, config: SchedulerConfig, waiting: WaitingQueue) -> None:
@@ -89,20 +92,20 @@ class Admission:
             raise Overloaded("The engine is shutting down and takes no new requests; send it to another one.")
         waiting = self._waiting
         if waiting.num_new_requests >= self._max_requests:
-            self._refuse(f"{waiting.num_new_requests} requests wait already (--max-waiting-requests)", now)
+            raise self._overloaded(f"{waiting.num_new_requests} requests wait already (--max-waiting-requests)", now)
         # A single prompt may be longer than the bound: alone it waits for nobody, and it would never get in.
         num_tokens = waiting.num_new_tokens
         if num_tokens and num_tokens + num_prompt_tokens > self._max_tokens:
-            self._refuse(
+            raise self._overloaded(
                 f"requests with {num_tokens} prompt tokens wait already, and {num_prompt_tokens} more are above the "
                 f"{self._max_tokens} that may (--max-waiting-tokens)",
                 now,
             )
 
-    def _refuse(self, reason: str, now: float) -> None:
+    def _overloaded(self, reason: str, now: float) -> Overloaded:
         waiting = self._waiting
         seconds = self.rate.predict_s(waiting.num_new_requests, waiting.num_new_tokens, now)
         retry_after_s = min(max(math.ceil(seconds), MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
-        raise Overloaded(
+        return Overloaded(
             f"The engine is overloaded: {reason}. Try again in {retry_after_s} s.", retry_after_s=retry_after_s
         )
