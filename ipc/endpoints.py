@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from pathlib import Path
 
@@ -44,36 +45,54 @@ def ipc_path(address: str) -> Path | None:
     return Path(address.removeprefix("ipc://")) if address.startswith("ipc://") else None
 
 
-def check_listen_address(address: str, *, insecure: bool) -> None:
+def check_listen_address(address: str, *, has_keys: bool = False, insecure: bool = False) -> None:
     """Check an address that a user wants an engine to listen on.
 
+    Args:
+        address: as it was given.
+        has_keys: whether clients prove theirs.
+        insecure: whether the user accepts a network without them.
+
     Raises:
-        ConfigError: it is malformed, or open to the network without `insecure`.
+        ConfigError: it is malformed, or would let in whom nobody meant.
         MachineError: another engine listens there.
     """
-    check_address(address)
+    check_address(address, has_keys=has_keys)
     path = ipc_path(address)
     if path is None:
-        if not insecure:
+        if not (has_keys or insecure):
             raise ConfigError(
-                f"--listen {address} would open the engine to the network without encryption or keys; "
-                "use ipc:///path, or give --insecure if the network is trusted."
+                f"--listen {address} would open the engine to the network without encryption or keys; give --curve-key "
+                "and --allow-clients (`pagewire keys make DIR` makes keys), use ipc:///path, or give --insecure if the "
+                "network is trusted."
             )
         return
     if not path.parent.is_dir():
         raise ConfigError(f"--listen {address}: the directory {path.parent} does not exist; make it first.")
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise ConfigError(
+            f"--listen {address}: any user of this machine could put a socket of theirs in its place, as "
+            f"{path.parent} is writable for all; choose a directory of your own (chmod 700)."
+        )
     if is_in_use(path):
         raise MachineError(f"Another engine listens on {address}; stop it or choose another path.")
 
 
-def check_address(address: str) -> None:
+def check_address(address: str, *, has_keys: bool = False) -> None:
     """Check the form of an address.
 
+    Args:
+        address: as it was given.
+        has_keys: whether both ends are to prove their keys there.
+
     Raises:
-        ConfigError: it is neither ipc:///absolute/path nor tcp://host:port.
+        ConfigError: it is neither ipc:///absolute/path nor tcp://host:port, or no place for keys.
     """
     path = ipc_path(address)
     if path is not None:
+        if has_keys:
+            raise ConfigError(f"{address} is open to its own user alone and takes no keys; leave them out.")
         if not path.is_absolute():
             raise ConfigError(f"{address} needs an absolute path, as in ipc:///tmp/pagewire.sock.")
         if len(os.fsencode(path)) > _MAX_IPC_PATH:
@@ -84,6 +103,14 @@ def check_address(address: str) -> None:
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not (address.startswith("tcp://") and host and port.isdecimal() and 0 < int(port) < 65536):
         raise ConfigError(f"{address} is no address; give ipc:///path/to.sock or tcp://host:port.")
+
+
+def reachable_address(address: str) -> str:
+    """Return where this machine reaches a listener of its own: one on all interfaces is connected to on the loopback."""
+    for wildcard, loopback in (("*", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):  # noqa: S104 - compared
+        if address.startswith(f"tcp://{wildcard}:"):
+            return f"tcp://{loopback}:{address.rpartition(':')[2]}"
+    return address
 
 
 def is_in_use(path: Path) -> bool:

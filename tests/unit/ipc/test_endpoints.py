@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 import stat
 from pathlib import Path
 
 import pytest
 
-from pagewire.ipc.endpoints import RuntimeDir, check_address, check_listen_address, ipc_path, is_in_use
+from pagewire.ipc.endpoints import (
+    RuntimeDir,
+    check_address,
+    check_listen_address,
+    ipc_path,
+    is_in_use,
+    reachable_address,
+)
 from pagewire.ipc.errors import ConfigError, MachineError
 
 
@@ -39,26 +47,56 @@ def test_what_nobody_could_reach_is_refused(address: str, part: str):
         check_address(address)
 
 
-def test_the_network_needs_a_word():
-    with pytest.raises(ConfigError, match="--insecure"):
-        check_listen_address("tcp://0.0.0.0:5555", insecure=False)
+def test_the_network_needs_keys_or_a_word():
+    with pytest.raises(ConfigError, match=r"--curve-key .*--insecure"):
+        check_listen_address("tcp://0.0.0.0:5555")
     check_listen_address("tcp://0.0.0.0:5555", insecure=True)
+    check_listen_address("tcp://0.0.0.0:5555", has_keys=True)
+
+
+def test_keys_are_for_the_network(tmp_path: Path):
+    for check in (check_address, check_listen_address):
+        with pytest.raises(ConfigError, match="takes no keys"):
+            check(f"ipc://{tmp_path}/x.sock", has_keys=True)
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [(0o777, True), (0o1777, False), (0o755, False)])
+def test_a_directory_where_anybody_could_swap_the_socket_is_refused(tmp_path: Path, mode: int, is_refused: bool):
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.raises(ConfigError, match="writable for all") if is_refused else contextlib.nullcontext():
+        check_listen_address(f"ipc://{directory}/x.sock")
+
+
+@pytest.mark.parametrize(
+    ("listens", "reached"),
+    [
+        ("tcp://*:1", "tcp://127.0.0.1:1"),
+        ("tcp://0.0.0.0:1", "tcp://127.0.0.1:1"),
+        ("tcp://[::]:1", "tcp://[::1]:1"),
+        ("tcp://10.0.0.1:1", "tcp://10.0.0.1:1"),
+        ("ipc:///tmp/x", "ipc:///tmp/x"),
+    ],
+)
+def test_an_engine_on_all_interfaces_is_reached_by_the_loopback(listens: str, reached: str):
+    assert reachable_address(listens) == reached
 
 
 def test_a_socket_needs_a_directory_and_no_other_engine(tmp_path: Path):
     with pytest.raises(ConfigError, match="does not exist"):
-        check_listen_address(f"ipc://{tmp_path}/none/x.sock", insecure=False)
+        check_listen_address(f"ipc://{tmp_path}/none/x.sock")
     path = tmp_path / "x.sock"
-    check_listen_address(f"ipc://{path}", insecure=False)
+    check_listen_address(f"ipc://{path}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()
         assert is_in_use(path)
         with pytest.raises(MachineError, match="Another engine"):
-            check_listen_address(f"ipc://{path}", insecure=False)
+            check_listen_address(f"ipc://{path}")
     assert path.exists()
     assert not is_in_use(path)  # left behind by a process that was killed
-    check_listen_address(f"ipc://{path}", insecure=False)
+    check_listen_address(f"ipc://{path}")
 
 
 def test_only_ipc_addresses_have_a_file():
