@@ -9,7 +9,7 @@ from pathlib import Path
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.errors import PagewireError, ProtocolError, StartError
 from pagewire.ipc.logs import setup_logging
-from pagewire.ipc.process import ParentWatch, read_bootstrap
+from pagewire.ipc.process import ParentWatch, read_bootstrap, wake_when_parent_ends
 
 from .loop import EngineCore
 
@@ -24,6 +24,7 @@ def main() -> int:
         sys.stderr.write(f"{exc}\n")
         return 2
     setup_logging(bootstrap.name, bootstrap.log_level)
+    wake_when_parent_ends()
     assert bootstrap.config is not None
     try:
         core = EngineCore(

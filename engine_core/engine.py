@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
@@ -15,16 +16,20 @@ from pagewire.ipc.steps import ExecuteStep, StepResult
 from pagewire.ipc.validation import RequestLimits, validate_request
 
 from .admission import Admission
+from .blame import Blame, poison_error
 from .deadlines import late_error
 from .failed_rows import void_readers
+from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
 from .outbox import Outbox
 from .output_processor import OutputProcessor
-from .request import ChildStatus, Request
+from .request import Request
 from .scheduler import ScheduledChild, Scheduler, SchedulerOutput
 from .step_builder import StepBuilder
 from .step_costs import StepCosts, StepShape
 from .utilities import Utilities
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Engine:
         num_blocks: KV blocks that every executor allocates.
         limits: bounds of a valid request; its max_model_len was settled by `fit_max_model_len`, so that any request
             can finish alone.
-        executor_epoch: goes into every step; results of another epoch are dropped.
+        executor_epoch: of the first executor; goes into every step, and results of another epoch are dropped.
     """
 
     def __init__(self, config: EngineConfig, *, num_blocks: int, limits: RequestLimits, executor_epoch: int) -> None:
@@ -69,6 +74,9 @@ class Engine:
             stats=lambda: self.stats,
             check_invariants=self.check_invariants,
         )
+        self._blame = Blame()
+        self._is_serving = True
+        self._num_executor_restarts = 0
         self._in_flight: deque[_StepInFlight] = deque()
         self._has_news = False  # whether anything happened since nothing could be scheduled
         self._num_requests = 0
@@ -109,6 +117,7 @@ class Engine:
         )
         self._cache.prepare(accepted)
         self._processor.accept(accepted)
+        self._blame.accept(accepted, request.num_deaths)
         self._has_news = True
 
     def abort(self, client: ClientId, message: AbortRequests, now: float) -> None:
@@ -151,7 +160,8 @@ class Engine:
 
     def can_schedule(self) -> bool:
         """Whether `schedule` is worth a call: room for a step in flight, and something that may be able to run."""
-        return self._has_news and len(self._in_flight) < self._max_steps_in_flight and bool(self._processor.requests)
+        has_room = self._is_serving and len(self._in_flight) < self._max_steps_in_flight
+        return self._has_news and has_room and bool(self._processor.requests)
 
     def schedule(self, now: float) -> ExecuteStep | None:
         """Decide the next step and count it as in flight.
@@ -164,6 +174,7 @@ class Engine:
         """
         if not self.can_schedule():
             return None
+        self._isolate_suspect()
         output = self._schedule_something(now)
         is_waiting = bool(self._scheduler.waiting.num_new_requests)
         self._admission.rate.observe(output.num_new_requests, output.num_new_tokens, is_waiting=is_waiting, now=now)
@@ -194,13 +205,51 @@ class Engine:
         # Whoever waits hears of every step: its figures are counted once each, and silence means a stopped core.
         for client in self.live_clients():
             self._outbox.step(client)
-        step = self._in_flight.popleft()
+        step = self._in_flight[0]
         self._processor.apply(step.scheduled, result.rows, now)
+        self._in_flight.popleft()
+        if self._blame:
+            self._clear_of_blame(step)
         self._num_steps += 1
         self._num_scheduled_tokens = step.num_scheduled_tokens
         self._step_s = result.step_s
         self._costs.observe(step.shape, result.step_s)
         self._has_news = True
+
+    def lose_executor(self, cause: str) -> None:
+        """Note that the executor is gone, with its KV and the steps in flight. Nothing is scheduled until `resume`.
+
+        What ran waits again and is recomputed from its tokens. A request that is proven to end executors fails.
+
+        Args:
+            cause: what ended the executor, for the text of that failure.
+        """
+        self._is_serving = False
+        self._num_executor_restarts += 1
+        self._blame.keep(self._is_living)
+        in_flight = {item.child.request for step in self._in_flight for item in step.scheduled}
+        culprit = self._blame.count_death(filter(self._is_living, in_flight))
+        self._in_flight.clear()
+        self._scheduler.start_over()
+        self._cache.reset_prefix_cache()
+        for child in chain.from_iterable(request.children.values() for request in self._processor.requests.values()):
+            child.num_steps_in_flight = child.num_pending_tokens = 0
+        if culprit is not None:
+            error = poison_error(cause)
+            logger.error("request_id=%s of client %s fails: %s", culprit.request_id, culprit.client.hex(), error)
+            self._processor.end_early(culprit, FinishReason.ERROR, error.to_info())
+
+    def resume(self, executor_epoch: int) -> None:
+        """Schedule for another executor, which holds nothing yet."""
+        self._executor_epoch = executor_epoch
+        self._step_builder.start_over(executor_epoch)
+        self._is_serving = True
+        self._has_news = True
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether there is an executor that takes steps."""
+        return self._is_serving
 
     def take_outputs(self) -> dict[ClientId, StepOutputs]:
         """Return one message for each client with anything to be told since the last call."""
@@ -238,6 +287,8 @@ class Engine:
             num_busy_rows=self._num_busy_rows,
             num_available_rows=self._num_available_rows,
             num_waiting_tokens=self._scheduler.waiting.num_new_tokens,
+            num_executor_restarts=self._num_executor_restarts,
+            is_serving=self._is_serving,
         )
 
     def check_invariants(self) -> None:
@@ -246,24 +297,24 @@ class Engine:
         Raises:
             AssertionError: naming what does not agree.
         """
-        running = self._scheduler.running
-        self._cache.check_invariants(running)
-        living = {
-            child
-            for request in self._processor.requests.values()
-            for child in request.children.values()
-            if child.status is not ChildStatus.FINISHED
-        }
-        waiting = self._scheduler.waiting.children()
-        assert len(waiting) == len(self._scheduler.waiting), "the waiting queue's length is wrong"
-        assert len(running) + len(waiting) == len(living), "a child is both running and waiting, or lost"
-        assert living == {*running, *waiting}, "a child is neither running nor waiting, or outlives its request"
-        assert all(child.status is ChildStatus.RUNNING for child in running), "a child runs with another status"
-        assert not any(child.block_ids for child in waiting), "a waiting child holds blocks"
-        num_new = sum(child.request.first_scheduled_s is None for child in waiting)
-        assert num_new == self._scheduler.waiting.num_new_requests, "requests that never ran are counted wrongly"
-        if not living:
-            assert self._cache.pool.num_used_blocks == 0, "blocks are used by nobody"
+        check_accounting(self._processor.requests, self._scheduler, self._cache)
+
+    def _is_living(self, request: Request) -> bool:
+        return self._processor.requests.get(request.key) is request
+
+    def _isolate_suspect(self) -> None:
+        if self._blame:
+            self._blame.keep(self._is_living)
+        suspect = self._blame.suspect()
+        if suspect is not None and suspect is not self._scheduler.alone:
+            client = suspect.client.hex()
+            logger.warning("request_id=%s of client %s may end executors: it runs alone", suspect.request_id, client)
+        self._scheduler.isolate(suspect)
+
+    def _clear_of_blame(self, step: _StepInFlight) -> None:
+        for item in step.scheduled:
+            if item.num_draws and not item.is_void:
+                self._blame.clear(item.child.request)
 
     def _schedule_something(self, now: float) -> SchedulerOutput:
         """Schedule, and make sure of progress: with nothing in flight a step runs something, or a request fails."""

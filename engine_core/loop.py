@@ -24,22 +24,20 @@ from pagewire.ipc.errors import (
     EngineDead,
     EngineError,
     ErrorInfo,
-    ExecutorDied,
     PagewireError,
     ProtocolError,
     StartError,
 )
-from pagewire.ipc.outputs import EngineInfo, Ready, StepOutputs, UtilityResult
+from pagewire.ipc.outputs import Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
 from pagewire.ipc.step_trace import StepTrace
-from pagewire.ipc.steps import ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
-from pagewire.ipc.validation import RequestLimits
+from pagewire.ipc.steps import ExecutorReady, FromExecutor, StepResult
 
 from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
-from .executor_client import ExecutorGroup
-from .kv.sizing import fit_max_model_len
+from .engine_info import engine_info, request_limits
+from .executor_supervisor import ExecutorSupervisor
 from .step_profile import trace_core
 
 logger = logging.getLogger(__name__)
@@ -48,7 +46,8 @@ logger = logging.getLogger(__name__)
 MAX_MESSAGES_PER_TURN = 256
 GOODBYE_LINGER_MS = 500
 TRACE_GRACE_S = 3.0  # an executor ends its step and writes its part of the timeline
-LAST_WORDS_S = 0.5  # an executor that fails says why before it ends; its message may arrive after its death notice
+# A bug in the core: its supervisor starts another one, to which the clients hand their requests.
+CRASH_EXIT_CODE = 70
 
 
 class EngineCore:
@@ -77,31 +76,39 @@ class EngineCore:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = ClientRouter(self._context, address)
         self._clients = ClientRegistry(self._router)
-        self._executors = ExecutorGroup(
-            self._context, runtime_dir, config, core_epoch=core_epoch, epoch=1, module=executor_module
+        self._poller = zmq.Poller()
+        self._executors = ExecutorSupervisor(
+            self._context,
+            runtime_dir,
+            config,
+            self._poller,
+            core_epoch=core_epoch,
+            module=executor_module,
+            now=self._started,
         )
-        self._greeted_early: list[ClientId] = []
+        self._greeted_early: set[ClientId] = set()
         self._ready: Ready | None = None
         self._engine: Engine | None = None
         self._failure: PagewireError | None = None
         self._was_busy = False
         self._trace: StepTrace | None = None
         self._model: ModelConfig = load_model_config(Path(config.model.model_path))
-        self._poller = zmq.Poller()
         self._poller.register(self._router.socket, zmq.POLLIN)
         for fd in watch.fds:
             self._poller.register(fd, zmq.POLLIN)
-        self._executors.register(self._poller)
 
     def run(self) -> int:
-        """Serve until the parent orders a stop or something fails; return the exit code."""
+        """Serve until the parent orders a stop or something fails for good; return the exit code.
+
+        A crash says nothing to the clients: a `Goodbye` is final, and theirs is to go on with the next core.
+        """
         try:
             return self._serve()
-        # The last resort: a bug must not leave clients waiting for a process that will never answer.
-        except Exception as exc:
-            logger.exception("the engine core failed")
-            self._stop(EngineDead(f"The engine core failed: {type(exc).__name__}: {exc}"))
-            return 1
+        # The process's last resort: what the bug has left is not to be trusted with anything but the exit code.
+        except Exception:
+            logger.exception("the engine core crashed")
+            self._executors.kill()
+            return CRASH_EXIT_CODE
         finally:
             self._context.destroy(linger=GOODBYE_LINGER_MS)
 
@@ -131,10 +138,11 @@ class EngineCore:
         return any(fd in events for fd in self._watch.fds)
 
     def _timeout_ms(self) -> int | None:
-        if self._engine is None or not self._engine.has_work():
+        has_work = self._engine is not None and self._engine.has_work()
+        if not has_work and not self._executors.needs_attention:
             return None
         wait_s = PING_INTERVAL_S
-        deadline_s = self._engine.next_deadline_s()
+        deadline_s = None if self._engine is None else self._engine.next_deadline_s()
         if deadline_s is not None:
             wait_s = min(wait_s, max(deadline_s - time.monotonic(), 0.0))
         return math.ceil(wait_s * 1000)
@@ -156,10 +164,11 @@ class EngineCore:
             case Hello():
                 if not self._clients.greet(client, message, now):
                     return
-                if self._ready is None:
-                    self._greeted_early.append(client)
-                else:
-                    self._clients.send(client, self._ready, now)
+                self._welcome(client, now)
+            case Ping() if client in self._clients:
+                # Whoever waits for tokens hears from the core anyway; who waits for Ready learns that it runs.
+                if self._engine is None or client not in self._engine.live_clients():
+                    self._clients.send(client, Ping(), now)
             case _ if client not in self._clients or self._engine is None:
                 self._clients.dismiss_stranger(client)
             case AddRequest():
@@ -168,8 +177,14 @@ class EngineCore:
                 self._engine.abort(client, message, now)
             case CallUtility():
                 self._clients.send(client, self._call_utility(client, message), now)
-            case Ping():
-                pass
+
+    def _welcome(self, client: ClientId, now: float) -> None:
+        if self._ready is None or self._engine is None:
+            self._greeted_early.add(client)
+            return
+        self._clients.send(client, self._ready, now)
+        if not self._engine.is_serving:
+            self._clients.send(client, StepOutputs(stats=self._engine.stats), now)
 
     def _call_utility(self, client: ClientId, call: CallUtility) -> UtilityResult:
         assert self._engine is not None
@@ -177,20 +192,27 @@ class EngineCore:
 
     def _watch_executors(self, now: float) -> None:
         self._drain_executors(now)
-        death = self._executors.find_death()
-        if death is None or self._failure is not None:
-            return
-        self._executors.wait_for_message(LAST_WORDS_S)
-        self._drain_executors(now)
+        if self._failure is None and self._executors.is_lost(now):
+            self._drain_executors(now)  # once more: its last words, and steps that it had done
+            self._lose_executors(now)
         if self._failure is None:
-            self._failure = ExecutorDied(f"{death}; the engine can't go on")
+            self._executors.go_on(now)
+
+    def _lose_executors(self, now: float) -> None:
+        death = self._executors.end(now)
+        if death.final is not None:
+            self._failure = death.final
+        elif self._engine is not None:
+            self._engine.lose_executor(death.text)
+            self._send_outputs(now)
+            self._tell_stats(self._engine, now)
 
     def _drain_executors(self, now: float) -> None:
         try:
-            for message in self._executors.drain():
+            for message in self._executors.receive(now):
                 self._take(message, now)
         except ProtocolError as exc:
-            self._failure = exc
+            self._executors.condemn(exc.message)
 
     def _take(self, message: FromExecutor, now: float) -> None:
         match message:
@@ -202,56 +224,25 @@ class EngineCore:
                 self._send_outputs(now)
             case ExecutorReady():
                 self._start_serving(message, now)
-            case ExecutorFailed():
-                self._failure = PagewireError.from_info(message.error)
             case UtilityResult():
                 logger.warning("an executor answered a call that nobody made: %s", message.call_id)
-            case ExecutorBusy():
-                logger.debug("the executor is busy: %s", message.reason)
 
     def _start_serving(self, executor: ExecutorReady, now: float) -> None:
+        if self._engine is not None:
+            self._engine.resume(executor.executor_epoch)
+            self._tell_stats(self._engine, now)
+            return
         config, model = self._config, self._model
         try:
-            max_model_len = fit_max_model_len(
-                config.model.max_model_len, model.max_position, executor.num_blocks, config.cache.block_size
-            )
+            limits = request_limits(config, model, executor.num_blocks)
         except StartError as exc:
             self._failure = exc
             return
-        limits = RequestLimits(
-            max_model_len=max_model_len,
-            vocab_size=model.tokenizer_size,
-            max_logprobs=config.model.max_logprobs,
-            has_priorities=config.scheduler.scheduling_policy == "priority",
-            max_num_seqs=config.scheduler.max_num_seqs,
+        engine = self._engine = Engine(
+            config, num_blocks=executor.num_blocks, limits=limits, executor_epoch=executor.executor_epoch
         )
-        self._engine = Engine(
-            config, num_blocks=executor.num_blocks, limits=limits, executor_epoch=self._executors.epoch
-        )
-        self._trace_steps(self._engine)
-        loading_s = now - self._started - sum(seconds for _, seconds in executor.startup)
-        info = EngineInfo(
-            model=config.model.model,
-            model_path=config.model.model_path,
-            served_model_names=config.model.served_model_name or (config.model.model,),
-            max_model_len=max_model_len,
-            vocab_size=model.tokenizer_size,
-            eos_token_ids=model.eos_token_ids,
-            bos_token_id=model.bos_token_id,
-            max_logprobs=config.model.max_logprobs,
-            block_size=config.cache.block_size,
-            num_blocks=executor.num_blocks,
-            device=executor.device,
-            dtype=executor.dtype,
-            kv_cache_dtype=executor.kv_cache_dtype,
-            scheduling_policy=config.scheduler.scheduling_policy,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-            enable_prefix_caching=config.cache.enable_prefix_caching,
-            seed=config.model.seed,
-            startup=(("start executor process", max(loading_s, 0.0)), *executor.startup),
-            memory=executor.memory,
-        )
+        self._trace_steps(engine)
+        info = engine_info(config, model, limits, executor, now - self._started)
         self._ready = Ready(protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info)
         for client in self._greeted_early:
             self._clients.send(client, self._ready, now)
@@ -267,11 +258,11 @@ class EngineCore:
             trace_core(self._trace, engine, self._executors, self._clients, self._poller)
 
     def _dispatch(self, now: float) -> None:
-        while self._engine is not None and self._engine.can_schedule():
+        while self._engine is not None and self._executors.takes_steps and self._engine.can_schedule():
             step = self._engine.schedule(now)
             if step is None:
                 return
-            self._executors.send(step)
+            self._executors.send(step, now)
 
     def _send_outputs(self, now: float) -> None:
         if self._engine is None:
@@ -285,14 +276,17 @@ class EngineCore:
             self._clients.send_to_all(StepOutputs(stats=self._engine.stats), now, but=outputs)
         self._was_busy = is_busy
 
+    def _tell_stats(self, engine: Engine, now: float) -> None:
+        self._clients.send_to_all(StepOutputs(stats=engine.stats), now)
+
     def _watch_clients(self, now: float) -> None:
-        if self._engine is None:
-            return
-        self._clients.ping(self._engine.live_clients(), now)
+        if self._engine is not None:
+            self._clients.ping(self._engine.live_clients(), now)
         for client in self._clients.take_lost():
             self._forget(client)
 
     def _forget(self, client: ClientId) -> None:
+        self._greeted_early.discard(client)
         if self._engine is not None:
             self._engine.abort_client(client)
 
@@ -307,7 +301,10 @@ class EngineCore:
             self._engine.fail_all(cause)
             self._send_outputs(now)
         self._clients.dismiss_all(error)
-        self._executors.stop(grace_s=0.0 if self._trace is None else TRACE_GRACE_S)
+        if self._watch.parent_is_dead:
+            self._executors.kill()
+        else:
+            self._executors.stop(grace_s=0.0 if self._trace is None else TRACE_GRACE_S)
         self._router.socket.setsockopt(zmq.LINGER, GOODBYE_LINGER_MS)
         self._router.close()
         if self._watch.parent_is_dead:

@@ -26,6 +26,5 @@ def preempt(child: Child, cache: CacheManager) -> int:
     """
     child.move_to(ChildStatus.PREEMPTED)
     cache.free(child)
-    child.request.num_preemptions += 1
     row_id, child.row_id = child.row_id, NO_ROW
     return row_id

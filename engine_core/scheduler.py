@@ -10,7 +10,7 @@ from pagewire.ipc.config import SchedulerConfig
 
 from .kv.cache_manager import CacheManager, Extension
 from .preemption import choose_victim, preempt
-from .request import NO_ROW, Child, ChildStatus
+from .request import NO_ROW, Child, ChildStatus, Request
 from .step_costs import StepCosts, StepShape
 from .step_room import StepRoom
 from .waiting_queue import WaitingQueue
@@ -63,6 +63,7 @@ class Scheduler:
     Attributes:
         max_num_seqs: children that may run at once.
         running: in order of admission.
+        alone: the one request that may run, None while all may.
         retired_row_ids: rows that the executor holds and no child has any more.
         num_preemptions: counter.
         prefix_cache_queries, prefix_cache_hits: counters, in tokens, of first admissions.
@@ -77,6 +78,7 @@ class Scheduler:
         self._cache = cache
         self.waiting = WaitingQueue()
         self.running: dict[Child, None] = {}
+        self.alone: Request | None = None
         self.retired_row_ids: list[int] = []
         self.num_preemptions = 0
         self.prefix_cache_queries = 0
@@ -131,11 +133,31 @@ class Scheduler:
         child.row_id = NO_ROW
 
     def preempt(self, child: Child) -> None:
-        """Send a running child back to waiting."""
+        """Send a running child back to waiting, because its blocks are needed elsewhere."""
+        self._send_back(child)
+        child.request.num_preemptions += 1
+        self.num_preemptions += 1
+
+    def isolate(self, request: Request | None) -> None:
+        """Run the children of one request alone from the next step on; with None, all again."""
+        if request is self.alone:
+            return
+        self.alone = request
+        self.waiting.isolate(request)
+        if request is not None:
+            for child in [child for child in self.running if child.request is not request]:
+                self._send_back(child)
+
+    def start_over(self) -> None:
+        """Send all running children back to waiting: the executor that held their rows and blocks is gone."""
+        for child in list(self.running):
+            self._send_back(child)
+        self.retired_row_ids.clear()
+
+    def _send_back(self, child: Child) -> None:
         del self.running[child]
         self._retire(preempt(child, self._cache))
         self.waiting.push(child)
-        self.num_preemptions += 1
 
     def _retire(self, row_id: int) -> None:
         if row_id != NO_ROW:

@@ -16,6 +16,10 @@ class StepBuilder:
         self._num_rows = NO_ROW
         self._num_steps = 0
 
+    def start_over(self, executor_epoch: int) -> None:
+        """Build for another executor from here on; no child has a row there yet."""
+        self._executor_epoch = executor_epoch
+
     def build(self, output: SchedulerOutput, removed_row_ids: list[int]) -> ExecuteStep:
         """Return the step's message and give rows to the children that have none.
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import zmq
 
-from pagewire.ipc.requests import Message
 from pagewire.ipc.step_trace import MAIN_TRACK, StepTrace
 from pagewire.ipc.steps import ExecuteStep, StepResult
 
 from .client_registry import ClientRegistry
 from .engine import Engine
-from .executor_client import ExecutorGroup
+from .executor_supervisor import ExecutorSupervisor
 
 # Steps overlap, and neighbours must lie on lines of their own.
 _FLIGHT_TRACKS = (MAIN_TRACK + 1, MAIN_TRACK + 2)
 
 
 def trace_core(
-    trace: StepTrace, engine: Engine, executors: ExecutorGroup, clients: ClientRegistry, poller: zmq.Poller
+    trace: StepTrace, engine: Engine, executors: ExecutorSupervisor, clients: ClientRegistry, poller: zmq.Poller
 ) -> None:
     """Time the parts of the core's loop, and each step from its dispatch until its result is applied.
 
@@ -32,9 +31,8 @@ def trace_core(
         trace.name_track(track, f"steps in flight {number}")
     dispatched: dict[int, tuple[int, ExecuteStep]] = {}
 
-    def sent(_start_ns: int, end_ns: int, _: None, message: Message) -> None:
-        if isinstance(message, ExecuteStep):
-            dispatched[message.step_id] = (end_ns, message)
+    def sent(_start_ns: int, end_ns: int, _: None, step: ExecuteStep, *__: object) -> None:
+        dispatched[step.step_id] = (end_ns, step)
 
     def applied(_start_ns: int, end_ns: int, _: None, result: StepResult, *__: object) -> None:
         if result.step_id not in dispatched:

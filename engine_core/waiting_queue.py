@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from .request import Child, ChildStatus, OrderKey
+from .request import Child, ChildStatus, OrderKey, Request
 
 
 class WaitingQueue:
@@ -20,6 +20,8 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[OrderKey, Child]] = []
+        self._held_back: list[tuple[OrderKey, Child]] = []  # not to be admitted while one request is alone
+        self._alone: Request | None = None
         self._length = 0
         self.num_new_requests = 0
         self.num_new_tokens = 0
@@ -29,8 +31,19 @@ class WaitingQueue:
 
     def push(self, child: Child) -> None:
         """Let a child wait."""
-        heapq.heappush(self._heap, (child.order_key, child))
+        if self._alone is None or child.request is self._alone:
+            heapq.heappush(self._heap, (child.order_key, child))
+        else:
+            self._held_back.append((child.order_key, child))
         self._count(child, 1)
+
+    def isolate(self, request: Request | None) -> None:
+        """Hold back all children but those of one request; with None, none of them."""
+        waiting = self._heap + self._held_back
+        self._alone = request
+        self._heap = [entry for entry in waiting if request is None or entry[1].request is request]
+        self._held_back = [entry for entry in waiting if request is not None and entry[1].request is not request]
+        heapq.heapify(self._heap)
 
     def peek(self) -> Child | None:
         """Return the child to admit next, or None."""
@@ -50,7 +63,8 @@ class WaitingQueue:
 
     def children(self) -> list[Child]:
         """Return the waiting children in no particular order."""
-        return [child for _, child in self._heap if child.status is not ChildStatus.FINISHED]
+        waiting = self._heap + self._held_back
+        return [child for _, child in waiting if child.status is not ChildStatus.FINISHED]
 
     def _count(self, child: Child, change: int) -> None:
         self._length += change

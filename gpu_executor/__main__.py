@@ -15,7 +15,9 @@ from pagewire.ipc.channels import PairChannel, bind_core
 from pagewire.ipc.errors import ConfigError, ExecutorDied, PagewireError, ProtocolError, StartError
 from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.process import die_with_parent, read_bootstrap
-from pagewire.ipc.steps import ExecutorFailed, Shutdown, ToExecutor
+from pagewire.ipc.steps import ExecutorFailed, FromExecutor, LoadModel, Shutdown, ToExecutor
+
+from .pulse import IMPORT_LIMIT_S, LOAD_LIMIT_S, Pulse
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -38,11 +40,48 @@ def main() -> int:
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     channel = bind_core(context, bootstrap.address)
+    message = channel.recv()
+    code = serve(channel, message, started) if isinstance(message, LoadModel) else 0
+    channel.socket.close(linger=_LAST_WORDS_MS if code else 0)
+    context.term()
+    return code
+
+
+def serve(channel: PairChannel[ToExecutor], load: LoadModel, started: float) -> int:
+    """Load the model, then answer messages one by one; return the exit code.
+
+    An exception is this process's end: what it leaves in memory is unknown, so the core starts another one.
+
+    Args:
+        channel: to the core.
+        load: its first message.
+        started: when the process started, by `time.perf_counter`.
+    """
+    epoch = load.executor_epoch
+    try:
+        with Pulse(channel, epoch=epoch, reason="importing", limit_s=IMPORT_LIMIT_S):
+            worker = _import_worker(channel, started)
+        with Pulse(channel, epoch=epoch, reason="loading the model", limit_s=LOAD_LIMIT_S):
+            reply = worker.handle(load)
+        _answer(channel, worker, reply)
+        return 0
+    except StartError as exc:
+        channel.send(ExecutorFailed(executor_epoch=epoch, error=exc.to_info()))
+        return exc.exit_code
+    # The process's last resort: whatever went wrong, the core learns the cause and the log keeps the traceback.
+    except Exception as exc:
+        logger.exception("executor failed")
+        cause = exc.message if isinstance(exc, PagewireError) else f"{type(exc).__name__}: {exc}"
+        channel.send(ExecutorFailed(executor_epoch=epoch, error=ExecutorDied(cause).to_info()))
+        return 1
+
+
+def _import_worker(channel: PairChannel[ToExecutor], started: float) -> Worker:
+    """Import torch, which takes seconds: by now the process watches its parent, and the core knows that it runs."""
     # OpenMP's threads spin while they wait for each other, and where cores are shared (the frontend and the core run
     # beside this process) they spin on the core that the last one needs: 300 products of 128 rows took 4.1 s (median;
     # worst 10 s) on 2 busy cores, 0.9 s (worst 1.2 s) with sleeping threads. Read when torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Importing torch takes seconds: by now the process watches its parent, and the core's first message is on its way.
     # What an import makes stays: looking for garbage took 0.3 s while it ran, and each later look at all of it as much.
     gc.disable()
     from .host_limits import HostLimits
@@ -50,36 +89,21 @@ def main() -> int:
 
     gc.freeze()
     gc.enable()
-    worker = Worker(HostLimits(), channel, import_s=time.perf_counter() - started)
-    code = serve(channel, worker)
-    worker.close()
-    channel.socket.close(linger=_LAST_WORDS_MS if code else 0)
-    context.term()
-    return code
+    return Worker(HostLimits(), channel, import_s=time.perf_counter() - started)
 
 
-def serve(channel: PairChannel[ToExecutor], worker: Worker) -> int:
-    """Answer messages one by one; return the exit code.
-
-    An exception is this process's end: what it leaves in memory is unknown, so the core starts another one.
-    """
+def _answer(channel: PairChannel[ToExecutor], worker: Worker, reply: FromExecutor | None) -> None:
+    """Send a reply, and answer what comes until the core says `Shutdown`."""
     try:
         while True:
-            message = channel.recv()
-            if isinstance(message, Shutdown):
-                return 0
-            reply = worker.handle(message)
             if reply is not None:
                 channel.send(reply)
-    except StartError as exc:
-        channel.send(ExecutorFailed(executor_epoch=worker.epoch, error=exc.to_info()))
-        return exc.exit_code
-    # The process's last resort: whatever went wrong, the core learns the cause and the log keeps the traceback.
-    except Exception as exc:
-        logger.exception("executor failed")
-        cause = exc.message if isinstance(exc, PagewireError) else f"{type(exc).__name__}: {exc}"
-        channel.send(ExecutorFailed(executor_epoch=worker.epoch, error=ExecutorDied(cause).to_info()))
-        return 1
+            message = channel.recv()
+            if isinstance(message, Shutdown):
+                return
+            reply = worker.handle(message)
+    finally:
+        worker.close()
 
 
 if __name__ == "__main__":

@@ -37,11 +37,6 @@ class Worker:
         self._epoch: int | None = None
         self._trace: StepTrace | None = None
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that this executor belongs to; 0 before `LoadModel`."""
-        return self._epoch or 0
-
     def close(self) -> None:
         """Write what there is of a timeline: no message comes any more."""
         if self._trace is not None:

@@ -27,6 +27,7 @@ ClientId = NewType("ClientId", bytes)  # the routing id that ZeroMQ gives a clie
 CLIENT_HIGH_WATER_MARK = 1000
 _POLLIN = int(zmq.POLLIN)  # arithmetic with the enum is slow
 _MAX_MESSAGES_A_TURN = 64  # then the event loop serves others
+_RECONNECT_MS = 10  # an executor binds some tenths of a second after its start, and waits for its first message
 MAX_MESSAGE_BYTES = 64 * 2**20  # bounds what a client can make the core allocate
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ class PairChannel(Generic[T]):
 def connect_executor(context: zmq.Context[zmq.Socket[bytes]], address: str) -> PairChannel[FromExecutor]:
     """Return the core's end of a conversation with one executor, which may not run yet."""
     socket = _socket(context, zmq.PAIR)
+    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
     socket.connect(address)
     return PairChannel(socket, from_executor)
 

@@ -17,11 +17,13 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from .config import EngineConfig
+from .curve import ServerKeys
 from .errors import ProtocolError
 
 _PR_SET_PDEATHSIG = 1
@@ -33,13 +35,15 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the process's tag in the logs.
-        address: the socket it serves.
+        address: the socket it serves; fd:N for an open descriptor.
         parent_pid: who started it; the child ends with it.
         runtime_dir: the engine's directory of sockets.
         started_by_main_thread: the kernel's parent-death signal fires when the starting *thread* ends, so it is
             asked for only if that thread lives as long as its process.
         core_epoch: counts the cores that the supervisor has started; an executor's is its core's.
         config: the engine core's configuration; executors get theirs by `LoadModel`.
+        server_keys: of `address`, if it is on tcp:// with keys. They come this way because nobody else can read a
+            pipe, as one can arguments and environments.
     """
 
     name: str
@@ -50,14 +54,16 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     started_by_main_thread: bool = False
     core_epoch: int = 1
     config: EngineConfig | None = None
+    server_keys: ServerKeys | None = None
 
 
 class ChildProcess:
     """A running child and its death notice."""
 
     def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
-                 core_epoch: int = 1, config: EngineConfig | None = None) -> None:  # fmt: skip
-        """Start `python -m module` and hand it its bootstrap."""
+                 core_epoch: int = 1, config: EngineConfig | None = None, server_keys: ServerKeys | None = None,
+                 pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
+        """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
         self.name = name
         bootstrap = Bootstrap(
             name=name,
@@ -68,6 +74,7 @@ class ChildProcess:
             started_by_main_thread=threading.current_thread() is threading.main_thread(),
             core_epoch=core_epoch,
             config=config,
+            server_keys=server_keys,
         )
         # A pipe that only the child holds is its death notice where there are no pidfds.
         self._notice_fd, child_fd = (-1, -1) if hasattr(os, "pidfd_open") else os.pipe()
@@ -75,7 +82,7 @@ class ChildProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
-            pass_fds=() if child_fd < 0 else (child_fd,),
+            pass_fds=pass_fds if child_fd < 0 else (*pass_fds, child_fd),
         )
         if child_fd < 0:
             self._notice_fd = os.pidfd_open(self._process.pid)
@@ -128,9 +135,13 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Kill it now and reap it."""
-        self._process.kill()
+        self.begin_kill()
         self._process.wait()
         self.close()
+
+    def begin_kill(self) -> None:
+        """Kill it without waiting for its end, which its death notice tells; one that has ended is left alone."""
+        self._process.kill()
 
     def close(self) -> None:
         """Release both pipes' ends; the process must be dead."""
@@ -192,6 +203,15 @@ def read_bootstrap() -> Bootstrap:
         return msgspec.msgpack.decode(stdin.read(*_LENGTH.unpack(header)), type=Bootstrap)
     except msgspec.DecodeError as exc:
         raise ProtocolError(f"unreadable bootstrap: {exc}; run `pagewire serve` instead") from exc
+
+
+def wake_when_parent_ends() -> None:
+    """Have the kernel let this process go on when its parent ends, if it was stopped (SIGSTOP) until then.
+
+    Without it a stopped process could not notice, and would be left behind with all its children.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def die_with_parent(bootstrap: Bootstrap) -> ParentWatch:

@@ -15,6 +15,7 @@ from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import (
     ExecuteStep,
+    ExecutorBusy,
     ExecutorFailed,
     ExecutorReady,
     LoadModel,
@@ -48,7 +49,10 @@ class Executor:
     def load(self, model_path, **cache):
         model = ModelOptions(model_path=str(model_path))
         self.channel.send(LoadModel(executor_epoch=1, config=EngineConfig(model=model, cache=CacheConfig(**cache))))
-        return self.channel.recv()
+        self.pulses = []
+        while isinstance(message := self.channel.recv(), ExecutorBusy):
+            self.pulses.append(message)
+        return message
 
     def close(self):
         if self.process.exit_code is None:
@@ -84,6 +88,7 @@ def step(block_copies=()):
 
 def test_executor_loads_steps_and_ends_in_order(executor):
     assert isinstance(executor.load(tiny_checkpoint()), ExecutorReady)
+    assert {pulse.reason for pulse in executor.pulses} == {"importing", "loading the model"}
     executor.channel.send(step())
     result = executor.channel.recv()
     assert isinstance(result, StepResult)

@@ -34,10 +34,10 @@ def start_child(name: str = "child") -> ChildProcess:
     return ChildProcess("tests.support.idle_child", name=name, address="", runtime_dir=Path("/"), log_level="info")
 
 
-@pytest.fixture
-def parent() -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(params=["parent"])
+def parent(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, "parent"],
+        [sys.executable, "-c", PARENT, request.param],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -82,6 +82,18 @@ def test_killed_parent_leaves_no_descendant(parent: subprocess.Popen[str]) -> No
     parent.wait()
     for pid in pids:
         wait_until(lambda pid=pid: not is_alive(pid), 5, f"the end of process {pid}")
+
+
+@pytest.mark.parametrize("parent", ["poller"], indirect=True)
+def test_stopped_child_goes_on_when_its_parent_ends(parent: subprocess.Popen[str]) -> None:
+    assert parent.stdout is not None
+    pid = next(int(line) for line in iter(parent.stdout.readline, "") if line != "polls\n")
+    if parent.stdout.readline() != "polls\n":
+        pytest.skip("the kernel's parent-death signal is not there")
+    os.kill(pid, signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not is_alive(pid), 5, f"the end of process {pid}")
 
 
 def test_stopped_child_is_killed_after_the_timeout() -> None:

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import zmq
 
 from pagewire.ipc.channels import bind_core
 from pagewire.ipc.errors import ExecutorDied, MachineError
 from pagewire.ipc.process import die_with_parent, read_bootstrap
-from pagewire.ipc.steps import ExecuteStep, ExecutorFailed, ExecutorReady, LoadModel, Shutdown, StepResult
+from pagewire.ipc.steps import (
+    ExecuteStep,
+    ExecutorBusy,
+    ExecutorFailed,
+    ExecutorReady,
+    LoadModel,
+    Shutdown,
+    StepResult,
+)
 from tests.support.fake_executor import FakeExecutor
 
 NUM_BLOCKS = 64
@@ -22,7 +31,12 @@ VOCAB_SIZE = 100
 EXITS = 91  # a prompt that begins with it ends the process
 FAILS = 92  # ... makes it report a failed step
 CONFUSED = 93  # ... makes it answer another step than the one asked for
+EXITS_ONCE = 94  # ... ends the process, if it is the first one
+HANGS_ONCE = 95  # ... makes it never answer again, if it is the first one
+
 NO_MEMORY = 13  # --seed 13: it can't start
+NO_MEMORY_LATER = 14  # ... the first one can start, those after it can't
+HANGS_LATER = 15  # ... the second one hangs while it loads
 
 
 def main() -> int:
@@ -35,8 +49,11 @@ def main() -> int:
     while True:
         match channel.recv():
             case LoadModel() as load:
-                epoch = load.executor_epoch
-                if load.config.model.seed == NO_MEMORY:
+                epoch, seed = load.executor_epoch, load.config.model.seed
+                if seed == HANGS_LATER and epoch == 2:
+                    channel.send(ExecutorBusy(executor_epoch=epoch, reason="loading", limit_s=0.1))
+                    threading.Event().wait()
+                if seed == NO_MEMORY or (seed == NO_MEMORY_LATER and epoch > 1):
                     error = MachineError("There is no memory left at all.").to_info()
                     channel.send(ExecutorFailed(executor_epoch=epoch, error=error))
                     channel.socket.close(linger=1000)
@@ -57,8 +74,10 @@ def main() -> int:
             case ExecuteStep() as step:
                 assert executor is not None
                 orders = {row.token_ids[0] for row in step.new_rows}
-                if EXITS in orders:
+                if EXITS in orders or (EXITS_ONCE in orders and epoch == 1):
                     os._exit(3)
+                if HANGS_ONCE in orders and epoch == 1:
+                    threading.Event().wait()
                 if FAILS in orders:
                     error = ExecutorDied("the step went wrong").to_info()
                     channel.send(ExecutorFailed(executor_epoch=epoch, error=error))

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from pathlib import Path
 
-from pagewire.ipc.process import ChildProcess, die_with_parent, read_bootstrap
+from pagewire.ipc.process import (
+    ChildProcess,
+    ParentWatch,
+    die_with_parent,
+    read_bootstrap,
+    wake_when_parent_ends,
+)
 
 if __name__ == "__main__":
     bootstrap = read_bootstrap()
+    if bootstrap.name == "poller":  # as the engine core does: it cleans up, and is not killed with its parent
+        wake_when_parent_ends()
+        sys.stdout.write("polls\n")
+        sys.stdout.flush()
+        select.select(ParentWatch(bootstrap.parent_pid).fds, [], [])
+        os._exit(0)
     die_with_parent(bootstrap)
     if bootstrap.name == "parent":
         # Starts a child of its own from a thread, so that the kernel's parent-death signal is not in play.

@@ -14,7 +14,7 @@ from pagewire.engine_core.executor_client import ExecutorGroup
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.steps import ExecuteStep
-from tests.support.children import make_importable
+from tests.support.children import is_alive, make_importable
 
 DEADLINE_S = 10.0
 
@@ -24,9 +24,11 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExecutorGroup]:
     """A process that never opens its socket: what the core sees of an executor that dies while it starts."""
     make_importable(monkeypatch)
     runtime_dir, context = RuntimeDir(), zmq.Context[zmq.Socket[bytes]]()
-    group = ExecutorGroup(context, runtime_dir, EngineConfig(), epoch=1, module="tests.support.idle_child")
+    group = ExecutorGroup(
+        context, runtime_dir, EngineConfig(), zmq.Poller(), core_epoch=1, epoch=1, module="tests.support.idle_child"
+    )
     yield group
-    group.stop()
+    group.kill()
     context.term()
     runtime_dir.remove()
 
@@ -36,6 +38,24 @@ def test_executor_that_dies_before_it_is_reached_is_named(group: ExecutorGroup) 
     (process,) = group._processes
     os.kill(process.pid, signal.SIGKILL)
     assert select.select([process.death_fd], [], [], DEADLINE_S)[0]
-    assert group.find_death() == "executor 0 was killed by signal 9 (out of memory?)"
+    assert group.find_death() == ("executor 0 was killed by signal 9 (out of memory?)", True)
     group.send(ExecuteStep(executor_epoch=1, step_id=1))  # does not wait for a peer
     assert list(group.drain()) == []
+
+
+def test_killed_group_is_reaped_without_waiting_and_leaves_nothing_to_poll(group: ExecutorGroup) -> None:
+    (process,) = group._processes
+    os.kill(process.pid, signal.SIGSTOP)
+    group.begin_kill()
+    assert select.select([process.death_fd], [], [], DEADLINE_S)[0]
+    assert group.reap()
+    assert group._poller.sockets == []
+    assert not is_alive(process.pid)
+
+
+def test_stopped_process_holds_up_an_ordered_stop_for_a_moment_only(group: ExecutorGroup) -> None:
+    (process,) = group._processes
+    os.kill(process.pid, signal.SIGSTOP)
+    group.stop()
+    assert not is_alive(process.pid)
+    assert group._poller.sockets == []

@@ -1,0 +1,77 @@
+"""Which request ends executors: whoever is there again and again is run alone until it is proven, one way or the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pagewire.ipc.errors import PoisonRequest
+
+from .request import Request
+
+MAX_DEATHS = 2
+"""Deaths without a token between that make a request a suspect, and then, alone, the culprit."""
+
+
+class Blame:
+    """Counts the deaths at which each request was in an unfinished step.
+
+    A death says nothing of any one of them: a machine that runs out of memory takes whatever runs. A committed token
+    shows that a request is harmless, and its count begins anew. One that has MAX_DEATHS is a suspect; suspects run
+    alone, the earliest first, each until it commits a token; one that is there at MAX_DEATHS deaths more is the culprit.
+    """
+
+    def __init__(self) -> None:
+        self._num_deaths: dict[Request, int] = {}
+        self._num_deaths_alone: dict[Request, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any request was there at a death and has not committed a token since."""
+        return bool(self._num_deaths)
+
+    def accept(self, request: Request, num_deaths: int) -> None:
+        """Take over what a client has counted of a request that it adds again."""
+        if num_deaths:
+            self._num_deaths[request] = num_deaths
+
+    def clear(self, request: Request) -> None:
+        """Note that a request has committed a token."""
+        self._num_deaths.pop(request, None)
+        self._num_deaths_alone.pop(request, None)
+
+    def keep(self, is_living: Callable[[Request], bool]) -> None:
+        """Forget the requests that have ended."""
+        for request in [request for request in self._num_deaths if not is_living(request)]:
+            self.clear(request)
+
+    def count_death(self, in_flight: Iterable[Request]) -> Request | None:
+        """Count a death for all requests in the unfinished steps, and return the culprit if there is one.
+
+        Args:
+            in_flight: the living requests in those steps.
+        """
+        requests = set(in_flight)
+        alone = self.suspect()
+        for request in requests:
+            self._num_deaths[request] = self._num_deaths.get(request, 0) + 1
+        # The last step of those that ran before may still have been in flight: then it may be one of them.
+        if alone is None or requests != {alone}:
+            return None
+        num_deaths = self._num_deaths_alone[alone] = self._num_deaths_alone.get(alone, 0) + 1
+        return alone if num_deaths >= MAX_DEATHS else None
+
+    def suspect(self) -> Request | None:
+        """Return the request that has to run alone now, or None."""
+        suspects = [request for request, num_deaths in self._num_deaths.items() if num_deaths >= MAX_DEATHS]
+        return min(suspects, key=lambda request: request.arrival, default=None)
+
+
+def poison_error(cause: str) -> PoisonRequest:
+    """Return what the culprit fails of.
+
+    Args:
+        cause: what ended the executor the last time.
+    """
+    return PoisonRequest(
+        f"The request ended the executor each of the {MAX_DEATHS} times that it ran alone; the last time {cause}. "
+        "Other requests are not touched; change this one."
+    )

@@ -1,0 +1,44 @@
+"""When an executor that says nothing counts as hung."""
+
+from __future__ import annotations
+
+import math
+
+# The core looks several times a second while it expects something. After a longer pause it was stopped itself (a
+# terminal's Ctrl-Z stops all processes at once, a debugger one), and the executors had no less a right to be silent.
+_MAX_PAUSE_S = 1.0
+
+
+class StallWatch:
+    """The time until which the executors have to say something. It has no clock: it is told the time.
+
+    Args:
+        limit_s: seconds without an answer that are tolerated, whatever the executors have announced.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._deadline = math.inf
+        self._last_look = -math.inf
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is expected."""
+        return self._deadline < math.inf
+
+    def expect(self, now: float, limit_s: float = 0.0) -> None:
+        """Expect something from now on, within `limit_s` seconds if that is more than the limit."""
+        self._deadline = now + max(limit_s, self._limit_s)
+        self._last_look = now
+
+    def rest(self) -> None:
+        """Expect nothing: the executors have no work."""
+        self._deadline = math.inf
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the time is over. Whatever has arrived must have been taken in before."""
+        pause_s = now - self._last_look
+        if pause_s > _MAX_PAUSE_S:
+            self._deadline += pause_s
+        self._last_look = now
+        return now > self._deadline

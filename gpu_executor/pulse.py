@@ -1,0 +1,60 @@
+"""Signs of life while the main thread is at work that takes longer than a step."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from pagewire.ipc.channels import PairChannel
+from pagewire.ipc.steps import ExecutorBusy, ToExecutor
+
+# The limits are for one silence, not for the whole work: an import holds the interpreter while the system maps a
+# library of hundreds of megabytes, which takes long where the disk is cold and slow.
+IMPORT_LIMIT_S = 20.0
+LOAD_LIMIT_S = 10.0
+_INTERVAL_S = 0.5
+
+
+class Pulse:
+    """Tells the core again and again that this process runs, as long as the `with` block lasts.
+
+    A process that is stopped, or that hangs with the interpreter held, falls silent, and the core replaces it. A socket
+    belongs to one thread at a time: within the block nobody else may use the channel.
+
+    Args:
+        channel: to the core.
+        epoch: of this executor.
+        reason: what the main thread does, for the core's log.
+        limit_s: how long a single silence may last.
+        interval_s: seconds between two messages.
+    """
+
+    def __init__(
+        self,
+        channel: PairChannel[ToExecutor],
+        *,
+        epoch: int,
+        reason: str,
+        limit_s: float,
+        interval_s: float = _INTERVAL_S,
+    ) -> None:
+        self._channel = channel
+        self._message = ExecutorBusy(executor_epoch=epoch, reason=reason, limit_s=limit_s)
+        self._interval_s = interval_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        self._channel.send(self._message)
+        while not self._is_over.wait(self._interval_s):
+            self._channel.send(self._message)

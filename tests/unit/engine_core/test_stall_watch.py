@@ -1,0 +1,54 @@
+"""An executor that owes an answer may be silent for so long, and an idle one for ever."""
+
+from __future__ import annotations
+
+from pagewire.engine_core.stall_watch import StallWatch
+
+
+def looks(watch: StallWatch, *times: float) -> list[bool]:
+    return [watch.is_overdue(now) for now in times]
+
+
+def every_half(start: float, end: float) -> list[float]:
+    return [start + 0.5 * i for i in range(int((end - start) * 2) + 1)]
+
+
+def test_nothing_is_overdue_that_was_not_expected():
+    watch = StallWatch(3.0)
+    assert not watch.is_waiting
+    assert looks(watch, 0.0, 100.0) == [False, False]
+
+
+def test_silence_beyond_the_limit_is_a_stall():
+    watch = StallWatch(3.0)
+    watch.expect(10.0)
+    assert watch.is_waiting
+    assert not any(looks(watch, *every_half(10.0, 13.0)))
+    assert watch.is_overdue(13.5)
+
+
+def test_answer_begins_the_time_anew_and_idleness_ends_it():
+    watch = StallWatch(3.0)
+    watch.expect(0.0)
+    assert not any(looks(watch, *every_half(0.0, 2.5)))
+    watch.expect(2.5)
+    assert not any(looks(watch, *every_half(2.5, 5.5)))
+    watch.rest()
+    assert not any(looks(watch, *every_half(5.5, 20.0)))
+
+
+def test_announced_work_may_take_longer_but_never_less_than_the_limit():
+    watch = StallWatch(3.0)
+    watch.expect(0.0, 10.0)
+    assert not any(looks(watch, *every_half(0.0, 10.0)))
+    assert watch.is_overdue(10.5)
+    watch.expect(20.0, 0.1)
+    assert not any(looks(watch, *every_half(20.0, 23.0)))
+
+
+def test_time_in_which_the_core_itself_was_stopped_does_not_count():
+    watch = StallWatch(3.0)
+    watch.expect(0.0)
+    assert looks(watch, 0.5, 1.0, 60.0) == [False, False, False]
+    assert not any(looks(watch, *every_half(60.0, 62.0)))
+    assert watch.is_overdue(62.5)
