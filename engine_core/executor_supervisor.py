@@ -16,10 +16,10 @@ import zmq
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.errors import ExecutorDied, PagewireError, StartError
+from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 
 from .executor_client import ExecutorGroup
-from .restart_budget import RestartBudget
 from .stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ExecutorSupervisor:
         )
         # The first start of all is the user's: what goes wrong there is told at once. A later core's is a recovery.
         self._has_served = core_epoch > 1
-        self._budget = RestartBudget(config.supervision.max_restarts)
+        self._budget = RestartBudget("the executor", config.supervision.max_restarts)
         self._stall = StallWatch(config.supervision.stall_limit)
         self._stall_limit_s = config.supervision.stall_limit
         self._num_blocks: int | None = None
@@ -174,7 +174,9 @@ class ExecutorSupervisor:
         self._lost_s = now if self._lost_s is None else self._lost_s
         if not self._has_served:
             is_told = isinstance(death.error, StartError)
-            return replace(death, final=death.error if is_told else ExecutorDied(f"The engine can't start: {death.text}"))
+            return replace(
+                death, final=death.error if is_told else ExecutorDied(f"The engine can't start: {death.text}")
+            )
         self._budget.count_death(is_failed_start=is_failed_start)
         reason = self._budget.exhausted_by()
         if reason is not None:

@@ -378,7 +378,7 @@ def test_two_failed_starts_in_a_row_are_the_end(monkeypatch, seed: int, core_epo
             os.kill(core.executor_pid, signal.SIGKILL)
         while not isinstance(message := client.receive(), Goodbye):
             pass
-        assert "2 starts in a row" in message.error.message
+        assert "2 starts of the executor in a row" in message.error.message
         assert "no memory left" in message.error.message
         assert core.join() == 1
 

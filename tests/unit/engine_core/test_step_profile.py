@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.engine_core.step_profile import trace_core
-from pagewire.ipc.requests import Message
 from pagewire.ipc.step_trace import MAIN_TRACK, StepTrace, begin_trace_file, end_trace_file
-from pagewire.ipc.steps import ExecuteStep, Shutdown
+from pagewire.ipc.steps import ExecuteStep
 from tests.support.builders import build_driver, build_request
 from tests.support.engine_driver import ALICE, EngineDriver
 
@@ -51,8 +50,6 @@ def test_a_step_is_followed_from_its_dispatch_until_it_is_applied(tmp_path: Path
     driver, outside, trace = traced(path)
     driver.add(build_request(1, range(5), max_tokens=2), client=ALICE)
     first, second = run_step(driver, outside), run_step(driver, outside)
-    shutdown: Message = Shutdown()
-    outside.send(shutdown)  # is no step
     trace.close()
     found = spans(path)
     assert {"wait", "add request", "schedule", "apply", "take outputs"} <= {span["name"] for span in found}
