@@ -1,4 +1,4 @@
-"""Which request ends executors: whoever is there again and again is run alone until it is proven, one way or the other."""
+"""Which request ends executors: whoever is there again and again is run alone, until it is proven or cleared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Blame:
 
     A death says nothing of any one of them: a machine that runs out of memory takes whatever runs. A committed token
     shows that a request is harmless, and its count begins anew. One that has MAX_DEATHS is a suspect; suspects run
-    alone, the earliest first, each until it commits a token; one that is there at MAX_DEATHS deaths more is the culprit.
+    alone, the earliest first, each until it commits a token; one that is alone at MAX_DEATHS deaths is the culprit.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What follows from the configuration, the model and a loaded executor: bounds of requests, and what clients are told."""
+"""What follows from configuration, model and a loaded executor: bounds of requests, and what clients are told."""
 
 from __future__ import annotations
 
