@@ -19,6 +19,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.channels import ClientId, ClientRouter
 from pagewire.ipc.codec import PROTOCOL_VERSION
 from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.curve import ServerKeys
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.errors import (
     EngineDead,
@@ -62,8 +63,9 @@ class EngineCore:
         watch: ParentWatch,
         core_epoch: int = 1,
         executor_module: str = "pagewire.gpu_executor",
+        keys: ServerKeys | None = None,
     ) -> None:
-        """Listen on `address` and start the executors.
+        """Listen on `address`, with `keys` for the clients that these name alone, and start the executors.
 
         Raises:
             StartError: the address can't be bound, or the model's files can't be read.
@@ -74,7 +76,7 @@ class EngineCore:
         self._runtime_dir = runtime_dir
         self._started = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = ClientRouter(self._context, address)
+        self._router = ClientRouter(self._context, address, keys)
         self._clients = ClientRegistry(self._router)
         self._poller = zmq.Poller()
         self._executors = ExecutorSupervisor(
@@ -93,7 +95,7 @@ class EngineCore:
         self._was_busy = False
         self._trace: StepTrace | None = None
         self._model: ModelConfig = load_model_config(Path(config.model.model_path))
-        self._poller.register(self._router.socket, zmq.POLLIN)
+        self._router.register(self._poller)
         for fd in watch.fds:
             self._poller.register(fd, zmq.POLLIN)
 
@@ -118,6 +120,7 @@ class EngineCore:
                 self._stop(EngineDead("the engine was stopped"))
                 return 0
             now = time.monotonic()
+            self._router.answer_door(now)
             self._drain_clients(now)
             if self._engine is not None:
                 self._engine.fail_late(now)

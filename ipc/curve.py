@@ -22,6 +22,9 @@ from .errors import ConfigError, MachineError
 PublicKey = NewType("PublicKey", str)  # 32 bytes of Curve25519 as 40 characters of Z85
 
 _KEY_BYTES = 32
+# What ZeroMQ tells the connecting end of a handshake that failed: an event and its detail.
+_NOT_ALLOWED = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), 400)
+_OTHER_MECHANISM = (int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL), int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH))
 _HANDSHAKE_LIMIT_MS = 5000  # a peer that opens connections and says nothing holds each no longer
 # The domain itself means nothing. With one that is enforced, a listener without a Doorkeeper lets nobody in; without,
 # ZeroMQ would let in everybody.
@@ -123,6 +126,25 @@ def check_key(text: str) -> None:
         num_bytes = 0
     if num_bytes != _KEY_BYTES:
         raise ConfigError(f"a key has 40 characters of Z85, got {len(text)} that are no key; make keys anew.")
+
+
+def explain_refusal(event: int, detail: int, *, has_keys: bool) -> str:
+    """Return why the listening end does not let this one in, for good; "" for a break that may pass.
+
+    An end that has a wrong public key of the other is not told: the other can't read what it says, and hangs up.
+
+    Args:
+        event: what ZeroMQ reports of the connecting socket.
+        detail: the event's value.
+        has_keys: whether the connecting end has keys.
+    """
+    if (event, detail) == _NOT_ALLOWED:
+        return "its --allow-clients do not name this client's key"
+    if (event, detail) == _OTHER_MECHANISM:
+        if has_keys:
+            return "it listens without keys, and this client has some; leave them out if the network is trusted"
+        return "it wants keys; give its public and your own secret one (--engine-key and --curve-key, or keys=...)"
+    return ""
 
 
 def _require_curve() -> None:

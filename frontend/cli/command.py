@@ -13,7 +13,10 @@ from .flags import Flag, FlagOption
 from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 # Flags that take all values up to the next flag.
-_LISTS = ("--served-model-name", "--goodput", "--target")
+_LISTS = (
+    "--served-model-name", "--allow-clients", "--allowed-origins", "--allowed-methods", "--allowed-headers",
+    "--goodput", "--target",
+)  # fmt: skip
 
 
 def dashed(word: str) -> str:

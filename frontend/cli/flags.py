@@ -15,7 +15,7 @@ import click
 import msgspec
 from msgspec import inspect
 
-from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
 from pagewire.ipc.errors import ConfigError
 
 from ..bench.serving.config import BenchServeConfig
@@ -29,6 +29,8 @@ _ENVIRONMENT = {
 }
 # None in these fields means "the engine chooses", and can be asked for by name.
 _AUTOMATIC = {"max_model_len"}
+# Their values may also come as one JSON list, as vLLM's users write them: --allowed-origins '["https://a.example"]'.
+_JSON_LISTS = {"allowed_origins", "allowed_methods", "allowed_headers"}
 T = TypeVar("T")
 
 _SECTION_PATH = re.compile(r" - at `\$\.(?:\w+\.)?(\w+)[^`]*`")
@@ -39,8 +41,8 @@ class Flag:
     """One field of a config, as the command line shows it.
 
     Attributes:
-        section: the config's name inside `EngineConfig` (model, cache, ...), "engine" for its own fields, "server",
-            "dataset", "bench".
+        section: the config's name inside `EngineConfig` (model, cache, ...), "engine" for its own fields, "listen",
+            "server", "dataset", "bench".
         title: what the section is about.
         field: the struct field's name.
         type_info: the field's type without its description.
@@ -76,6 +78,8 @@ class Flag:
             return ""
         if self.is_switch:
             return "on" if self.default else "off"
+        if isinstance(self.default, tuple):
+            return " ".join(self.default)
         return str(self.default)
 
 
@@ -93,14 +97,21 @@ class FlagOption(click.Option):
             type=_click_type(flag),
             multiple=flag.is_many,
             default=None,
+            required=flag.default is msgspec.NODEFAULT,
             help=help_text,
             envvar=_ENVIRONMENT.get((flag.section, flag.field)),
+            callback=_spread_json if flag.field in _JSON_LISTS else None,
         )
 
 
 def engine_flags() -> list[Flag]:
     """Return the flags of the engine: the model, its cache, its scheduler, its devices."""
     return _nested_flags_of(EngineConfig, "engine")
+
+
+def listen_flags() -> list[Flag]:
+    """Return the flags that say who may attach to an engine without HTTP."""
+    return _flags_of(ListenConfig, "listen")
 
 
 def server_flags() -> list[Flag]:
@@ -132,8 +143,12 @@ def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
 
 def build_server_config(given: Mapping[str, object]) -> ServerConfig:
     """Return the frontend's config; arguments and errors as in `build_engine_config`."""
-    fields = {flag.field for flag in server_flags()}
-    return _convert({field: value for field, value in given.items() if field in fields}, ServerConfig)
+    return _convert(_only(server_flags(), given), ServerConfig)
+
+
+def build_listen_config(given: Mapping[str, object]) -> ListenConfig:
+    """Return who may attach to an engine; arguments and errors as in `build_engine_config`."""
+    return _convert(_only(listen_flags(), given), ListenConfig)
 
 
 def build_bench_config(config: type[T], given: Mapping[str, object]) -> T:
@@ -162,6 +177,11 @@ def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str,
     fields = (option.flag.field for option in options)
     unset = (click.core.ParameterSource.DEFAULT, None)
     return {field: ctx.params[field] for field in fields if ctx.get_parameter_source(field) not in unset}
+
+
+def _only(flags: Iterable[Flag], given: Mapping[str, object]) -> dict[str, object]:
+    fields = {flag.field for flag in flags}
+    return {field: value for field, value in given.items() if field in fields}
 
 
 def _sorted_in(flags: Iterable[Flag], given: Mapping[str, object], own_section: str) -> dict[str, Any]:
@@ -211,6 +231,18 @@ def _flags_of(cls: type, section: str) -> list[Flag]:
         for name, type_info, default, description in _fields(cls)
         if description
     ]
+
+
+def _spread_json(ctx: click.Context, param: click.Parameter, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the values of a flag, with those of a JSON list each for itself."""
+    if not values or not values[0].startswith("["):
+        return values
+    try:
+        return tuple(msgspec.json.decode(" ".join(values), type=list[str]))
+    except msgspec.DecodeError as exc:
+        raise click.BadParameter(
+            f"{values[0]!r} is no JSON list of texts; give the values one by one.", ctx, param
+        ) from exc
 
 
 def _without_none(type_info: inspect.Type) -> inspect.Type:

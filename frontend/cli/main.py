@@ -1,4 +1,4 @@
-"""The command line, `pagewire serve`, `engine` and `bench`: the only reader of argv and of flags in the environment.
+"""The command line, `pagewire serve`, `engine`, `bench` and `keys`: the only reader of argv and of flags in the environment.
 
 What the command line asks and can't be met is one line on stderr and exit code 2; what the machine lacks is exit
 code 1. Only what `--help` needs is imported at the top: the commands import the rest when they run.
@@ -12,12 +12,20 @@ from typing import Any, NoReturn, Protocol
 
 import click
 
-from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
 from pagewire.ipc.errors import ConfigError, StartError
 
 from .bench import bench_command
 from .command import CommandGroup, FlagCommand
-from .flags import build_engine_config, build_server_config, engine_flags, server_flags
+from .flags import (
+    build_engine_config,
+    build_listen_config,
+    build_server_config,
+    engine_flags,
+    listen_flags,
+    server_flags,
+)
+from .keys import keys_command
 from .model import model_argument, values_with_model
 from .refused import explain_unknown_command
 
@@ -32,8 +40,8 @@ class Launcher(Protocol):
         """Run the HTTP frontend, with an engine of its own or attached to `server_config.engine`."""
         ...
 
-    def run_engine(self, engine_config: EngineConfig, listen: str, insecure: bool) -> int:
-        """Run the engine core without HTTP; clients attach at `listen`."""
+    def run_engine(self, engine_config: EngineConfig, listen_config: ListenConfig) -> int:
+        """Run the engine core without HTTP; clients attach as `listen_config` says."""
         ...
 
 
@@ -82,7 +90,7 @@ def _program(launcher: Launcher | None) -> click.Group:
     return CommandGroup(
         "pagewire",
         "Serve large language models over HTTP and ZeroMQ, on small machines and large ones.",
-        [_serve_command(launch), _engine_command(launch), bench_command()],
+        [_serve_command(launch), _engine_command(launch), bench_command(), keys_command()],
         explain=explain_unknown_command,
         elsewhere={flag.name: "pagewire serve" for flag in [*engine_flags(), *server_flags()]},
     )
@@ -97,31 +105,23 @@ def _serve_command(launch: Callable[[], Launcher]) -> click.Command:
         engine_config = build_engine_config(given)
         return launch().serve(engine_config, server_config)
 
+    flags = [*engine_flags(), *server_flags()]
+    elsewhere = {flag.name: "pagewire engine" for flag in listen_flags()}
     return FlagCommand(
-        "serve", [*engine_flags(), *server_flags()], {"--listen": "pagewire engine", "--insecure": "pagewire engine"},
-        [model_argument()], serve,
+        "serve", flags, elsewhere, [model_argument()], serve,
         "Serve MODEL over HTTP with OpenAI's API. Without MODEL: the packaged SmolLM2-135M-Instruct.",
     )  # fmt: skip
 
 
 def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
-    def engine(model_tag: str | None, listen: str, insecure: bool, **_: Any) -> int:  # Any: as above
+    def engine(model_tag: str | None, **_: Any) -> int:  # Any: as above
         given = values_with_model(model_tag)
-        engine_config = build_engine_config(given)
-        return launch().run_engine(engine_config, listen, insecure)
+        return launch().run_engine(build_engine_config(given), build_listen_config(given))
 
-    params = [
-        model_argument(),
-        click.Option(
-            ["--listen"], required=True, metavar="ADDRESS", help="Where clients attach: ipc:///path or tcp://host:port."
-        ),
-        click.Option(
-            ["--insecure"], is_flag=True, help="Allow tcp://, where anyone who reaches the port may use the engine."
-        ),
-    ]
+    flags = [*listen_flags(), *engine_flags()]
     elsewhere = {flag.name: "pagewire serve" for flag in server_flags()}
     return FlagCommand(
-        "engine", engine_flags(), elsewhere, params, engine,
+        "engine", flags, elsewhere, [model_argument()], engine,
         "Run the engine for MODEL without HTTP. EngineClient, or `pagewire serve --engine ADDRESS`, attaches to it.",
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ _NOT_YET: Mapping[str, str] = {
         ("load-format model-loader-extra-config model-impl", "the format of the weights is found by looking"),
         ("override-generation-config", "send the values with the requests"),
         ("default-chat-template-kwargs", "send chat_template_kwargs with the requests"),
-        ("chat-template-content-format trust-request-chat-template response-role", "--chat-template sets the template"),
+        ("chat-template-content-format response-role", "--chat-template sets the template"),
         ("runner convert task", "it generates text, and does not embed, pool or score"),
         ("logprobs-mode", "logprobs are those of the unfiltered distribution"),
         ("enable-sleep-mode", "sleeping and waking"),
@@ -53,14 +53,11 @@ _NOT_YET: Mapping[str, str] = {
          "images, audio and video"),
         ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
          "KV blocks and weights stay on the device"),
-        ("max-num-queued-reqs max-num-queued-tokens", "bounds of the waiting queue"),
-        ("shutdown-timeout", "draining on SIGTERM"),
         ("enable-server-load-tracking enable-request-id-headers sse-keep-alive-interval max-log-len", "this output"),
         ("enable-prompt-tokens-details enable-force-include-usage return-tokens-as-token-ids",
          "requests ask for what they want in the answer"),
-        ("allowed-origins allowed-methods allowed-headers allow-credentials root-path middleware",
-         "put a reverse proxy in front"),
-        ("ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs", "put a reverse proxy with TLS in front"),
+        ("root-path middleware", "put a reverse proxy in front"),
+        ("enable-ssl-refresh", "start the server again when its certificate changes"),
         ("otlp-traces-endpoint collect-detailed-traces kv-cache-metrics cudagraph-metrics", "traces"),
         ("long-prefill-token-threshold max-num-partial-prefills max-long-partial-prefills stream-interval watermark",
          "the scheduler shares steps by --max-num-batched-tokens and --max-num-seqs"),
@@ -78,6 +75,8 @@ _NEEDLESS: Mapping[str, str] = {
     "O": "nothing is compiled at start",
     "cudagraph-capture-sizes": "nothing is captured at start",
     "max-cudagraph-capture-size": "nothing is captured at start",
+    "max-num-queued-reqs": "the waiting queue is always bounded; its flag is --max-waiting-requests",
+    "max-num-queued-tokens": "the waiting queue is always bounded; its flag is --max-waiting-tokens",
     "swap-space": "a preempted request is recomputed, mostly from the prefix cache",
     "prefix-caching-hash-algo": "blocks are always found by a cryptographic digest",
     "trust-remote-code": "code that comes with a checkpoint is never run",
@@ -208,6 +207,11 @@ def explain_unknown_command(name: str, known: Iterable[str]) -> str:
 def explain_unknown_benchmark(name: str, known: Iterable[str]) -> str:
     """Return one line on a command of `pagewire bench` that there is not."""
     return _explain_command(name, known, _BENCH_COMMANDS_NOT_YET, "bench ")
+
+
+def explain_unknown_keys_command(name: str, known: Iterable[str]) -> str:
+    """Return one line on a command of `pagewire keys` that there is not."""
+    return _explain_command(name, known, (), "keys ")
 
 
 def _explain_command(name: str, known: Iterable[str], not_yet: Iterable[str], group: str) -> str:

@@ -10,24 +10,52 @@ import msgspec
 
 from pagewire.ipc.errors import ProtocolError
 from pagewire.ipc.outputs import TokenDelta
-from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.requests import AddRequest, ResumedChild
+
+MAX_DEATHS = 2
+"""Deaths of cores without a token between that make a request a suspect, and then, alone, the culprit."""
 
 
 class JournalEntry:
     """One live request and its output tokens so far.
 
     Attributes:
-        request: as it was sent.
+        request: as it was asked for.
         output_token_ids: per child, the tokens received.
         living_children: those whose last delta is still to come.
+        num_deaths: cores that ended with the request in them since its last token.
+        num_deaths_alone: of those, the ones that were to run no other.
+        is_sent: whether the core that the client is attached to, or was last, has been told of it.
+        is_aborted: its user has asked for its end.
     """
 
-    __slots__ = ("living_children", "output_token_ids", "request")
+    __slots__ = (
+        "is_aborted", "is_sent", "living_children", "num_deaths", "num_deaths_alone", "output_token_ids", "request",
+    )  # fmt: skip
 
     def __init__(self, request: AddRequest) -> None:
         self.request = request
         self.output_token_ids: list[list[int]] = [[] for _ in range(request.task.n)]
         self.living_children = set(range(request.task.n))
+        self.num_deaths = 0
+        self.num_deaths_alone = 0
+        self.is_sent = False
+        self.is_aborted = False
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the request is to run alone until it has a token."""
+        return self.num_deaths >= MAX_DEATHS
+
+    @property
+    def is_culprit(self) -> bool:
+        """Whether it ran alone when cores ended, often enough to blame it."""
+        return self.num_deaths_alone >= MAX_DEATHS
+
+    def count_death(self, *, was_alone: bool) -> None:
+        """Note that a core ended which had been sent the request."""
+        self.num_deaths += 1
+        self.num_deaths_alone += was_alone
 
     def record(self, delta: TokenDelta) -> TokenDelta | None:
         """Add what `delta` brings; return its new part, None if there is none.
@@ -52,8 +80,27 @@ class JournalEntry:
                 logprobs=delta.logprobs[-num_missing:],
             )
         known.extend(delta.token_ids)
+        if self.num_deaths and delta.token_ids:
+            self.num_deaths = self.num_deaths_alone = 0
         if delta.finish_reason is not None:
             self.living_children.discard(child)
         elif not delta.token_ids:
             return None
         return delta
+
+    def addition(self, *, is_readded: bool, timeout_s: float | None) -> AddRequest:
+        """Return what to tell a core that has not heard of the request, or of what has become of it.
+
+        Args:
+            is_readded: an earlier core had accepted it.
+            timeout_s: what is left of the time that it was given.
+        """
+        resumed = [ResumedChild(child, self.output_token_ids[child]) for child in sorted(self.living_children)]
+        return msgspec.structs.replace(
+            self.request,
+            timeout_s=timeout_s,
+            is_readded=is_readded,
+            # All children get their first token in the step that ends the prefill.
+            resumed_children=resumed if any(self.output_token_ids) else [],
+            num_deaths=self.num_deaths,
+        )

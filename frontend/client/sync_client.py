@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pagewire.ipc.curve import ClientKeys
 from pagewire.ipc.errors import EngineDead
 from pagewire.ipc.outputs import EngineInfo, RequestEnd, RequestStart, StepStats, TokenDelta
 from pagewire.ipc.requests import AddRequest, GenerateTask
@@ -32,12 +33,15 @@ T = TypeVar("T")
 class EngineClient:
     """A connection to one engine core for blocking code. `close` it, or use it in a `with` statement."""
 
-    def __init__(self, address: str, *, name: str = "", timeout_s: float | None = 10.0) -> None:
+    def __init__(
+        self, address: str, *, name: str = "", keys: ClientKeys | None = None, timeout_s: float | None = 10.0
+    ) -> None:
         """Attach to the core that listens on `address`; arguments and errors as `AsyncEngineClient.connect`."""
         self._thread = LoopThread("engine-client")
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self._thread.close)
-            self._client = self._thread.run(AsyncEngineClient.connect(address, name=name, timeout_s=timeout_s))
+            connecting = AsyncEngineClient.connect(address, name=name, keys=keys, timeout_s=timeout_s)
+            self._client = self._thread.run(connecting)
             on_failure.pop_all()
         # A client that was never closed, or whose interpreter ends, takes its thread and socket along.
         self._close = weakref.finalize(

@@ -42,6 +42,7 @@ class Mailbox:
         self.is_accepted = False
         self._clock = asyncio.get_running_loop().time
         self.submitted_at = self._clock()
+        self.deadline = None if request.timeout_s is None else self.submitted_at + request.timeout_s
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.ended_at: float | None = None
@@ -53,6 +54,11 @@ class Mailbox:
         self._post = post
         self._forget = forget
         self._tell = tell
+
+    def addition(self) -> AddRequest:
+        """Return what to tell a core that has not heard of the request, or of what has become of it."""
+        left_s = None if self.deadline is None else max(self.deadline - self._clock(), 0.0)
+        return self.entry.addition(is_readded=self.is_accepted, timeout_s=left_s)
 
     def put_accepted(self) -> None:
         """The core took the request."""
@@ -89,7 +95,7 @@ class Mailbox:
         self._finish(end)
 
     def fail(self, error: ErrorInfo) -> None:
-        """End the request because its engine is gone."""
+        """End the request on this side alone, for example because its engine is gone."""
         self.put_end(RequestEnd(request_id=self.entry.request.request_id, error=error))
 
     def end_child(self, child: int) -> None:

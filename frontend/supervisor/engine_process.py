@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,8 @@ import msgspec
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.endpoints import RuntimeDir, ipc_path
+from pagewire.ipc.curve import ClientKeys, ServerKeys
+from pagewire.ipc.endpoints import RuntimeDir, ipc_path, reachable_address
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.step_trace import begin_trace_file, end_trace_file
@@ -45,43 +47,102 @@ def prepare_engine(config: EngineConfig) -> EngineConfig:
 
 
 class EngineProcess:
-    """A running engine core and the directory of its sockets. It never outlives this process."""
+    """An engine core, the directory of its sockets, and the next core when one has ended. None outlives this process.
 
-    def __init__(self, config: EngineConfig, *, address: str | None = None) -> None:
-        """Start the core.
+    Attributes:
+        config: what every core is started with.
+        address: where this process reaches the core.
+        client_keys: with which, if it listens with keys; made for this run.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        address: str | None = None,
+        keys: ServerKeys | None = None,
+        core_module: str = "pagewire.engine_core",
+    ) -> None:
+        """Start the first core.
 
         Args:
             config: prepared by `prepare_engine`.
             address: where clients connect; by default a socket in a private directory.
+            keys: what clients prove theirs to, on tcp://.
+            core_module: what to run; tests run one with a fault.
 
         Raises:
             ConfigError: the file of a timeline can't be written.
         """
+        self.config = config
         trace_path = config.observability.profile_steps
         if trace_path is not None:
             begin_trace_file(trace_path)
         runtime_dir = RuntimeDir()
-        self.address = runtime_dir.client_address if address is None else address
-        self.process = ChildProcess(
-            "pagewire.engine_core",
-            name="core",
-            address=self.address,
-            runtime_dir=runtime_dir.path,
-            log_level=config.log_level,
-            config=config,
-        )
+        listen = runtime_dir.client_address if address is None else address
+        self.address = reachable_address(listen)
+        self.client_keys: ClientKeys | None = None
+        if keys is not None:
+            keys, self.client_keys = keys.with_client("the supervisor")
+
+        def start_core(epoch: int) -> ChildProcess:
+            return ChildProcess(
+                core_module,
+                name="core",
+                address=listen,
+                runtime_dir=runtime_dir.path,
+                log_level=config.log_level,
+                core_epoch=epoch,
+                config=config,
+                server_keys=keys,
+            )
+
+        self._core = _Core(start_core)
         # Also runs at interpreter exit: a script that forgets to close leaves no process and no file.
-        self._stop = weakref.finalize(self, _stop, self.process, runtime_dir, self.address, os.getpid(), trace_path)
+        self._stop = weakref.finalize(self, _stop, self._core, runtime_dir, self.address, os.getpid(), trace_path)
+
+    @property
+    def process(self) -> ChildProcess:
+        """The core that was started last."""
+        return self._core.process
+
+    @property
+    def core_epoch(self) -> int:
+        """Which core that is, from 1 on."""
+        return self._core.epoch
+
+    def restart(self) -> None:
+        """Start the next core at the same address, after the last one is killed and reaped.
+
+        Raises:
+            OSError: the system starts no process.
+        """
+        if self._stop.alive:
+            self._core.replace()
 
     def stop(self) -> None:
         """Stop the core and its executors in order, reap it, remove the sockets. Stopping twice is fine."""
         self._stop()
 
 
-def _stop(process: ChildProcess, runtime_dir: RuntimeDir, address: str, owner_pid: int, trace_path: str | None) -> None:
+class _Core:
+    """The core that runs now. It is apart, because what is stopped at the end must not hold the `EngineProcess`."""
+
+    def __init__(self, start: Callable[[int], ChildProcess]) -> None:
+        self._start = start
+        self.epoch = 1
+        self.process = start(1)
+
+    def replace(self) -> None:
+        self.process.kill()
+        self.epoch += 1
+        self.process = self._start(self.epoch)
+
+
+def _stop(core: _Core, runtime_dir: RuntimeDir, address: str, owner_pid: int, trace_path: str | None) -> None:
     if os.getpid() != owner_pid:
         return  # a fork of the user's program ends; the engine is not its own
-    code = process.stop(STOP_TIMEOUT_S)
+    code = core.process.stop(STOP_TIMEOUT_S)
     logger.debug("engine core ended with exit code %s", code)
     runtime_dir.remove()
     if trace_path is not None:

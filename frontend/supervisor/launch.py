@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import uvloop
 
-from pagewire.ipc.config import EngineConfig, ServerConfig
-from pagewire.ipc.endpoints import check_address, check_listen_address
+from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
+from pagewire.ipc.curve import ClientKeys, ServerKeys
+from pagewire.ipc.endpoints import check_address, check_listen_address, ipc_path
 from pagewire.ipc.logs import setup_logging
 
 from ..client.engine_client import AsyncEngineClient
+from ..client.key_files import read_client_keys, read_server_keys
 from ..http.listener import describe_listeners, open_listeners
 from .engine_process import EngineProcess, prepare_engine
+from .farewell import say_farewell
 from .running_engine import RunningEngine
+from .shutdown import Stopped, StopSignals, drain_engine, serve_until_stopped, until_stopped
 from .startup_report import StartupReport, describe_engine
 
 if TYPE_CHECKING:
+    from ..templates.renderer import ChatRenderer
     from ..text.text_side import TextSide
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 ATTACH_TIMEOUT_S = 600.0  # an engine that was started at the same time may still be loading its model
 
@@ -53,41 +55,41 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
         return uvloop.run(_serve_own(engine_config, server_config, listeners, report))
 
 
-def run_engine(engine_config: EngineConfig, listen: str, insecure: bool) -> int:
+def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
     """Run an engine without HTTP until a signal or its end; return the exit code.
 
     Raises:
         StartError: what the command line asks can't be met, or the machine lacks something.
     """
     setup_logging("engine", engine_config.log_level)
-    check_listen_address(listen, insecure=insecure)
+    listen, curve_key = listen_config.listen, listen_config.curve_key
+    check_listen_address(listen, has_keys=curve_key is not None, insecure=listen_config.insecure)
+    keys = None if curve_key is None else read_server_keys(curve_key, listen_config.allow_clients)
+    if listen_config.insecure and ipc_path(listen) is None:
+        logger.warning("anyone who can reach %s may use this engine, and whoever is between may read all", listen)
     report = StartupReport()
     with report.phase("find the model"):
         engine_config = prepare_engine(engine_config)
-    return uvloop.run(_run_engine(engine_config, listen, report))
-
-
-class _Stopped(Exception):
-    """A signal asks for an ordered stop."""
+    return uvloop.run(_run_engine(engine_config, listen, keys, report))
 
 
 async def _serve_own(
     engine_config: EngineConfig, server_config: ServerConfig, listeners: list[socket.socket], report: StartupReport
 ) -> int:
-    stop = _stop_on_signals()
+    signals = StopSignals()
     try:
         async with _running_engine(engine_config) as engine:
             from ..http.service import HTTPService  # with aiohttp and tokenizers, while the engine loads
 
-            with report.phase("load the tokenizer"):
-                text = await _load_text_side(engine_config.model.model_path, engine_config, server_config)
-            client = await _until_stopped(engine.connect("frontend"), stop)
-            service = HTTPService(client, text, server_config)
-            async with service.serving(listeners):
-                _log_ready(report.lines(client.info), listeners, server_config)
-                await _until_stopped(client.wait_dead(), stop)
-                return _engine_ended(client)
-    except _Stopped:
+            model_path = engine_config.model.model_path
+            async with _text_side(model_path, engine_config, server_config, report) as (text, chats):
+                client = await until_stopped(engine.connect("frontend"), signals.first)
+                service = HTTPService(client, text, chats, server_config)
+                async with service.serving(listeners):
+                    _log_ready(report.lines(client.info), listeners, server_config)
+                    timeout_s = engine_config.supervision.shutdown_timeout
+                    return await serve_until_stopped(client, service.drain(timeout_s), signals, timeout_s)
+    except Stopped:
         return 0
 
 
@@ -100,41 +102,46 @@ async def _serve_attached(
 ) -> int:
     from ..http.service import HTTPService
 
-    stop = _stop_on_signals()
+    signals = StopSignals()
     try:
         with report.phase("attach to the engine"):
             logger.info("waiting for the engine at %s, which may still be loading its model", address)
-            connecting = AsyncEngineClient.connect(address, name="frontend", timeout_s=ATTACH_TIMEOUT_S)
-            client = await _until_stopped(connecting, stop)
-        async with client:
-            with report.phase("load the tokenizer"):
-                text = await _load_text_side(client.info.model_path, engine_config, server_config)
-            service = HTTPService(client, text, server_config)
+            keys = _read_keys(server_config)
+            connecting = AsyncEngineClient.connect(address, name="frontend", keys=keys, timeout_s=ATTACH_TIMEOUT_S)
+            client = await until_stopped(connecting, signals.first)
+        model_path = client.info.model_path
+        async with client, _text_side(model_path, engine_config, server_config, report) as (text, chats):
+            service = HTTPService(client, text, chats, server_config)
             async with service.serving(listeners):
                 _log_ready(describe_engine(client.info), listeners, server_config)
-                await _until_stopped(client.wait_dead(), stop)
-                return _engine_ended(client)
-    except _Stopped:
+                timeout_s = engine_config.supervision.shutdown_timeout
+                return await serve_until_stopped(client, service.drain(timeout_s), signals, timeout_s)
+    except Stopped:
         return 0
 
 
-async def _run_engine(config: EngineConfig, listen: str, report: StartupReport) -> int:
-    stop = _stop_on_signals()
+async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None, report: StartupReport) -> int:
+    signals = StopSignals()
     try:
-        async with _running_engine(config, address=listen) as engine:
-            client = await _until_stopped(engine.connect("launcher"), stop)
+        async with _running_engine(config, address=listen, keys=keys) as engine:
+            client = await until_stopped(engine.connect("launcher"), signals.first)
             for line in report.lines(client.info):
                 logger.info("%s", line)
             logger.info("ready: clients attach at %s", listen)
-            await _until_stopped(client.wait_dead(), stop)
-            return _engine_ended(client)
-    except _Stopped:
+            timeout_s = config.supervision.shutdown_timeout
+            code = await serve_until_stopped(client, drain_engine(client, timeout_s), signals, timeout_s)
+            if engine.has_given_up and client.death is not None:
+                await asyncio.to_thread(say_farewell, listen, keys, client.death)
+            return code
+    except Stopped:
         return 0
 
 
 @asynccontextmanager
-async def _running_engine(config: EngineConfig, address: str | None = None) -> AsyncIterator[RunningEngine]:
-    engine = EngineProcess(config, address=address)
+async def _running_engine(
+    config: EngineConfig, address: str | None = None, keys: ServerKeys | None = None
+) -> AsyncIterator[RunningEngine]:
+    engine = EngineProcess(config, address=address, keys=keys)
     running = RunningEngine(engine)
     try:
         yield running
@@ -143,46 +150,40 @@ async def _running_engine(config: EngineConfig, address: str | None = None) -> A
         await asyncio.to_thread(engine.stop)
 
 
-async def _load_text_side(model_path: str, engine_config: EngineConfig, server_config: ServerConfig) -> TextSide:
+def _read_keys(config: ServerConfig) -> ClientKeys | None:
+    """Return the keys for the engine that runs already; None if it has none."""
+    if config.engine_key is None or config.curve_key is None:
+        return None
+    return read_client_keys(config.engine_key, config.curve_key)
+
+
+@asynccontextmanager
+async def _text_side(
+    model_path: str, engine_config: EngineConfig, server_config: ServerConfig, report: StartupReport
+) -> AsyncIterator[tuple[TextSide, ChatRenderer]]:
+    """Load the text side and run the processes that render chats, while the engine loads the model."""
+    from ..templates.renderer import chat_renderer
     from ..text.text_side import load_text_side
 
-    return await asyncio.to_thread(
-        load_text_side, Path(model_path), engine_config.model, chat_template=server_config.chat_template
+    with report.phase("load the tokenizer"):
+        text = await asyncio.to_thread(
+            load_text_side, Path(model_path), engine_config.model, chat_template=server_config.chat_template
+        )
+    rendering = chat_renderer(
+        text.template,
+        trusts_requests=server_config.trust_request_chat_template,
+        log_level=engine_config.log_level,
     )
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
-
-
-async def _until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:  # Any: what asyncio sends
-    """Await `work`; raise `_Stopped` if a signal comes first."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise _Stopped
-        return working.result()
-    finally:
-        stopping.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-
-
-def _engine_ended(client: AsyncEngineClient) -> int:
-    logger.error("the engine is gone: %s", client.death)
-    return 1
+    async with AsyncExitStack() as stack:
+        with report.phase("compile the chat template"):
+            chats = await stack.enter_async_context(rendering)
+        yield text, chats
 
 
 def _log_ready(lines: list[str], listeners: list[socket.socket], config: ServerConfig) -> None:
     for line in lines:
         logger.info("%s", line)
-    where = describe_listeners(listeners)
-    if config.uds is None and not config.api_key and config.host not in ("127.0.0.1", "localhost", "::1"):
+    where = describe_listeners(listeners, is_tls=config.ssl_certfile is not None)
+    if config.uds is None and not config.needs_key and config.host not in ("127.0.0.1", "localhost", "::1"):
         logger.warning("anyone who can reach %s may use this server: no --api-key is set", where)
     logger.info("ready: serving %s", where)

@@ -1,15 +1,34 @@
-"""An engine core of our own, watched on an event loop: a start that fails and a death later are told at once."""
+"""An engine core of our own and the client attached to it, on one event loop: a core that dies is started again.
+
+A core that gives up says `Goodbye` to its clients before it ends: that is final. One that ends without a word (killed,
+or by a bug), or that says nothing for the stall limit and is killed for it, gets a successor at the same address, to
+which its clients hand their requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import signal
+import time
 
-from pagewire.ipc.errors import EngineDead, MachineError, PagewireError, StartError
+from pagewire.ipc.errors import EngineDead, EngineError, MachineError, PagewireError, StartError
+from pagewire.ipc.outputs import StepStats
+from pagewire.ipc.restart_budget import RestartBudget
 
+from ..client.core_link import LinkOptions
 from ..client.engine_client import AsyncEngineClient
 from .engine_process import EngineProcess
 
+logger = logging.getLogger(__name__)
+
 _LAST_WORDS_S = 1.0  # a core that can't start says why before it ends; its message may arrive after its death
+# A start on a loaded machine: interpreter, imports, the model's header. Then the core answers, whatever else it does.
+_START_LIMIT_S = 15.0
+# An idle core is asked for a sign of life so often that one that has stopped is found soon after the stall limit.
+_PROBES_PER_STALL_LIMIT = 4
+_MAX_PROBE_INTERVAL_S = 5.0
 
 
 class RunningEngine:
@@ -17,30 +36,45 @@ class RunningEngine:
 
     Attributes:
         client: set by `connect`.
+        has_given_up: whether no further core is started, though the last one left no word to its clients.
     """
 
     def __init__(self, engine: EngineProcess) -> None:
         self.client: AsyncEngineClient | None = None
-        self._process = engine.process
-        self._address = engine.address
-        self._died = asyncio.Event()
+        self.has_given_up = False
+        self._engine = engine
+        supervision = engine.config.supervision
+        self._stall_limit_s = supervision.stall_limit
+        self._budget = RestartBudget("the engine core", supervision.max_restarts)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._process.death_fd, self._on_death)
+        self._died = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_at = time.monotonic()
+        self._watch_process()
 
     async def connect(self, name: str) -> AsyncEngineClient:
-        """Attach a client, once the engine is ready.
+        """Attach a client, once the engine is ready; from then on cores are started again.
 
         Raises:
             StartError: the engine can't start.
         """
-        connecting = asyncio.create_task(AsyncEngineClient.connect(self._address, name=name, timeout_s=None))
+        options = LinkOptions(
+            silence_limit_s=self._stall_limit_s,
+            reconnect_limit_s=None,  # this supervisor knows better
+            on_silence=self._on_silence,
+        )
+        connecting = asyncio.create_task(
+            AsyncEngineClient.connect(
+                self._engine.address, name=name, keys=self._engine.client_keys, timeout_s=None, options=options
+            )
+        )
         death = asyncio.create_task(self._died.wait())
         try:
             await asyncio.wait({connecting, death}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({connecting}, timeout=_LAST_WORDS_S)
             if not connecting.done():
                 raise MachineError(
-                    f"The engine core ended with exit code {self._process.exit_code} before it was ready; "
+                    f"The engine core ended with exit code {self._engine.process.exit_code} before it was ready; "
                     "its log lines above say more."
                 )
             self.client = connecting.result()
@@ -52,21 +86,99 @@ class RunningEngine:
             for task in (death, connecting):
                 task.cancel()
             await asyncio.gather(death, connecting, return_exceptions=True)
-        if self._died.is_set():
-            self._mark_dead(self.client)
+        self.client.add_stats_listener(self._note_progress)
+        self._tasks = [
+            asyncio.create_task(self._supervise(self.client)),
+            asyncio.create_task(self._look_after(self.client)),
+        ]
+        for watching in self._tasks:
+            watching.add_done_callback(self._on_task_end)
         return self.client
 
     async def aclose(self) -> None:
         """Stop watching and leave the engine, which still has to be stopped. Closing twice is fine."""
-        self._loop.remove_reader(self._process.death_fd)
+        if self._engine.process.death_fd >= 0:
+            self._loop.remove_reader(self._engine.process.death_fd)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.client is not None:
             await self.client.aclose()
 
-    def _on_death(self) -> None:
-        self._loop.remove_reader(self._process.death_fd)
-        self._died.set()
-        if self.client is not None:
-            self._mark_dead(self.client)
+    def _watch_process(self) -> None:
+        self._died.clear()
+        self._loop.add_reader(self._engine.process.death_fd, self._on_death)
 
-    def _mark_dead(self, client: AsyncEngineClient) -> None:
-        client.mark_dead(EngineDead(f"The engine core ended with exit code {self._process.wait(timeout_s=1.0)}."))
+    def _on_death(self) -> None:
+        self._loop.remove_reader(self._engine.process.death_fd)
+        self._died.set()
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.client is not None:  # nobody would start another core
+            self.client.mark_dead(EngineDead(f"The engine's supervisor failed: {error!r}"))
+
+    async def _supervise(self, client: AsyncEngineClient) -> None:
+        """Start a core whenever one has died, until one says goodbye or the budget is spent."""
+        while True:
+            await self._died.wait()
+            code = self._engine.process.wait(timeout_s=1.0)
+            assert code is not None, "its death notice came"
+            if code >= 0:  # it ended of itself, and may have told its clients why
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_WORDS_S):
+                        await client.wait_dead()
+            if client.death is not None:
+                return
+            has_served = client.core_epoch == self._engine.core_epoch
+            self._budget.count_death(is_failed_start=code >= 0 and not has_served)
+            age_s = time.monotonic() - self._started_at
+            how = f"the engine core {_describe_exit(code)} {age_s:.1f} s after its start"
+            cause = self._budget.exhausted_by()
+            if cause is None:
+                logger.error("%s; starting core %d", how, self._engine.core_epoch + 1)
+                try:
+                    self._start_next()
+                except OSError as exc:
+                    cause = f"another one can't be started: {exc.strerror or exc}"
+            if cause is not None:
+                logger.error("%s; giving up: %s", how, cause)
+                self.has_given_up = True
+                client.mark_dead(EngineDead(f"The engine has given up: {cause}. Last, {how}."))
+                return
+
+    def _start_next(self) -> None:
+        self._engine.restart()
+        self._started_at = time.monotonic()
+        self._watch_process()
+
+    async def _look_after(self, client: AsyncEngineClient) -> None:
+        """Find a core that hangs though this client waits for nothing, and the progress that others make with it."""
+        interval_s = min(self._stall_limit_s / _PROBES_PER_STALL_LIMIT, _MAX_PROBE_INTERVAL_S)
+        while client.death is None:
+            await asyncio.sleep(interval_s)
+            if await client.probe(interval_s) and self._budget.is_strained:
+                with contextlib.suppress(EngineError):  # asked again next time
+                    stats = await client.call_utility("stats", timeout_s=interval_s)
+                    self._note_progress(StepStats(num_steps=stats["num_steps"]))
+
+    def _note_progress(self, stats: StepStats) -> None:
+        if self._budget.is_strained and stats.num_steps > 0:
+            self._budget.start_succeeded()
+            self._budget.step_finished()
+
+    def _on_silence(self, has_answered: bool) -> None:
+        """Kill a core that says nothing; its death notice does the rest."""
+        age_s = time.monotonic() - self._started_at
+        limit_s = self._stall_limit_s if has_answered else max(self._stall_limit_s, _START_LIMIT_S)
+        if age_s < limit_s or self._died.is_set():
+            return
+        logger.error("the engine core has said nothing for %g s (--stall-limit): killing it", self._stall_limit_s)
+        self._engine.process.begin_kill()
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code}{hint}"

@@ -8,21 +8,42 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pagewire.frontend.client.sync_client import EngineClient
+from pagewire.ipc.errors import EngineDead, Overloaded
+from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.children import is_alive, wait_until
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
 pytestmark = pytest.mark.slow
 
+LONG_CHECKPOINT = str(tiny_checkpoint("llama", max_position=2048))
+SERVE = ["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"]
+SERVE_LONG = ["serve", LONG_CHECKPOINT, "--host", "127.0.0.1", "--port", "0"]
+SHORT_REQUEST: dict[str, Any] = {"prompt": [1], "max_tokens": 1}
+LONG_REQUEST: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
+
 
 def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pagewire", *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+def is_refused(answer: Any) -> bool:
+    return isinstance(answer, tuple) and answer[0] == 503
+
+
+def ask_until_refused(client: EngineClient) -> None:
+    """Ask on and on: what was sent just before the refusal is still taken."""
+    while True:
+        list(client.generate([1], SamplingParams(max_tokens=1)))
 
 
 def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -32,7 +53,7 @@ def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_in_order_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
     server = RunningServer(["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"], tmp_path)
-    assert len(server.descendants()) == 2, "an engine core and an executor"
+    assert len(server.descendants()) == 3, "an engine core, an executor, and what renders chats"
     assert server.stop(number) == 0
     assert not list(server.runtime_parent.iterdir())
 
@@ -51,13 +72,63 @@ def test_killed_frontend_leaves_no_process_and_no_socket(tmp_path: Path) -> None
     assert not any(is_alive(pid) for pid in below)
 
 
-def test_dead_executor_fails_the_requests_and_ends_the_server(tmp_path: Path) -> None:
-    server = RunningServer(["serve", str(tiny_checkpoint()), "--host", "127.0.0.1", "--port", "0"], tmp_path)
-    executor = server.descendants()[-1]
-    os.kill(executor, signal.SIGKILL)
+def test_engine_that_may_not_be_started_again_ends_the_server(tmp_path: Path) -> None:
+    server = RunningServer([*SERVE, "--max-restarts", "0"], tmp_path)
+    os.kill(server.descendants()[0], signal.SIGKILL)
     wait_until(lambda: server.exit_code is not None, 20, "the end of the server")
     assert server.exit_code == 1
-    assert "signal 9" in server.log
+    assert "killed by signal 9" in server.log
+    assert "--max-restarts 0" in server.log
+    server.stop()
+
+
+def test_first_signal_lets_accepted_requests_finish(tmp_path: Path) -> None:
+    server = RunningServer(SERVE_LONG, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.post, "/v1/completions", LONG_REQUEST)
+        wait_until(lambda: server.gauge("vllm:num_requests_running") == 1, 20, "the request's first step")
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: is_refused(server.post("/v1/completions", SHORT_REQUEST)), 5, "the refusal of new requests")
+        assert answer.result()["usage"]["completion_tokens"] == LONG_REQUEST["max_tokens"]
+    wait_until(lambda: server.exit_code is not None, 10, "the end of the server")
+    assert server.exit_code == 0
+    server.stop()
+
+
+@pytest.mark.parametrize("how", ["second signal", "timeout"])
+def test_drain_ends_with_a_second_signal_or_its_time(tmp_path: Path, how: str) -> None:
+    limit_s = "0.1" if how == "timeout" else "600"
+    server = RunningServer([*SERVE_LONG, "--shutdown-timeout", limit_s], tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.post, "/v1/completions", LONG_REQUEST)
+        wait_until(lambda: server.gauge("vllm:num_requests_running") == 1, 20, "the request's first step")
+        os.kill(server.pid, signal.SIGTERM)
+        if how == "second signal":
+            wait_until(lambda: "a second signal" in server.log, 5, "the first signal's effect")
+            os.kill(server.pid, signal.SIGTERM)
+        status, error = answer.result()
+        assert status == 503, error
+    wait_until(lambda: server.exit_code is not None, 10, "the end of the server")
+    assert server.exit_code == 0
+    server.stop()
+
+
+def test_engine_without_http_drains_for_its_clients(tmp_path: Path) -> None:
+    path = Path("/tmp") / f"pw-drain-{os.getpid()}.sock"
+    engine = RunningServer(["engine", LONG_CHECKPOINT, "--listen", f"ipc://{path}"], tmp_path)
+    with EngineClient(f"ipc://{path}") as client:
+        params = SamplingParams(temperature=0, max_tokens=LONG_REQUEST["max_tokens"], ignore_eos=True)
+        stream = client.generate(LONG_REQUEST["prompt"], params)
+        num_tokens = len(next(stream).token_ids)
+        os.kill(engine.pid, signal.SIGTERM)
+        wait_until(lambda: "a second signal" in engine.log, 5, "the first signal's effect")
+        with pytest.raises((Overloaded, EngineDead)):
+            ask_until_refused(client)
+        num_tokens += sum(len(delta.token_ids) for delta in stream)
+        assert num_tokens == LONG_REQUEST["max_tokens"]
+    wait_until(lambda: engine.exit_code is not None, 10, "the end of the engine")
+    assert engine.exit_code == 0
+    engine.stop()
 
 
 def test_taken_port_is_one_line_and_exit_code_1() -> None:
@@ -123,7 +194,7 @@ def test_too_little_memory_is_one_line_and_exit_code_1() -> None:
 
 def test_frontend_and_core_never_load_torch(tmp_path: Path) -> None:
     with running_server(tmp_path, str(tiny_checkpoint())) as server:
-        core, executor = server.descendants()
+        core, executor = server.process_of("pagewire.engine_core"), server.process_of("pagewire.gpu_executor")
         assert "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text()
         assert "libtorch" not in Path(f"/proc/{core}/maps").read_text()
         assert "libtorch" in Path(f"/proc/{executor}/maps").read_text()

@@ -77,10 +77,17 @@ class _Running:
         self.tokens = tokens
         self.num_sent = [0] * request.task.n
         self.living = set(range(request.task.n))
+        if request.resumed_children:
+            self.living = {resumed.child for resumed in request.resumed_children}
+        for resumed in request.resumed_children:
+            self.num_sent[resumed.child] = len(resumed.output_token_ids)
 
 
 class FakeCore:
-    """See the module. Use it with `async with`; `received` lists every message but pings."""
+    """See the module. Use it with `async with`; `received` lists every message but pings.
+
+    Leaving the context is a core's death: its sockets close and nobody is told. The next one takes its `address`.
+    """
 
     def __init__(
         self,
@@ -93,6 +100,7 @@ class FakeCore:
         num_cached_tokens: int = 0,
         num_steps: int | None = None,
         protocol_version: int = PROTOCOL_VERSION,
+        core_epoch: int = 1,
         hello_error: ErrorInfo | None = None,
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="fake-core-")
@@ -103,14 +111,17 @@ class FakeCore:
         self.refuses = refuses
         self.num_cached_tokens = num_cached_tokens
         self.protocol_version = protocol_version
+        self.core_epoch = core_epoch
         self.hello_error = hello_error
         self.received: list[ClientMessage] = []
         self.num_pings = 0
         self.answers_pings = True
+        self.is_stopped = False  # reads nothing of what is sent to it
         self.num_steps_left = num_steps  # None: no limit
         self._can_step = asyncio.Event()
         self.running: dict[tuple[bytes, int], _Running] = {}
         self.num_generation_tokens = 0
+        self.num_finished_steps = 0
         self._arrival = asyncio.Condition()
         self._has_work = asyncio.Event()
         self.last_client = b""
@@ -162,6 +173,8 @@ class FakeCore:
     async def _receive(self) -> None:
         while True:
             client, frame = await self._socket.recv_multipart()
+            if self.is_stopped:
+                continue
             try:
                 message = client_messages.decode(frame)
             except ProtocolError as exc:
@@ -182,7 +195,7 @@ class FakeCore:
                 if self.hello_error is not None:
                     await self.send(Goodbye(error=self.hello_error), client=client)
                 else:
-                    ready = Ready(protocol_version=self.protocol_version, core_epoch=1, info=self.info)
+                    ready = Ready(protocol_version=self.protocol_version, core_epoch=self.core_epoch, info=self.info)
                     await self.send(ready, client=client)
             case Ping():
                 if self.answers_pings:
@@ -242,7 +255,12 @@ class FakeCore:
                 if not run.living:
                     del self.running[key]
                     step.ends.append(RequestEnd(request_id=run.request.request_id))
-            stats = StepStats(num_running=len(self.running), num_generation_tokens=self.num_generation_tokens)
+            self.num_finished_steps += 1
+            stats = StepStats(
+                num_running=len(self.running),
+                num_steps=self.num_finished_steps,
+                num_generation_tokens=self.num_generation_tokens,
+            )
             for client, step in outputs.items():
                 await self.send(msgspec.structs.replace(step, stats=stats), client=client)
             if not self.running:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from pagewire.ipc.channels import (
     CLIENT_HIGH_WATER_MARK,
     ClientId,
     ClientRouter,
-    CoreConnection,
     GoneClient,
     SlowClient,
     bind_core,
@@ -87,17 +86,6 @@ def test_pair_carries_steps_one_way_and_results_the_other(context, tmp_path: Pat
     executor.close()
 
 
-async def test_client_and_router_understand_each_other(router: ClientRouter, tmp_path: Path):
-    connection = CoreConnection(f"ipc://{tmp_path}/core")
-    connection.send(HELLO)
-    client, message = receive(router)
-    assert message == HELLO
-    router.send(client, StepOutputs(accepted=[3]))
-    assert await connection.recv() == StepOutputs(accepted=[3])
-    connection.close()
-    connection.close()
-
-
 @pytest.mark.parametrize("frames", [[b"\xff\x00"], [b""], [encode(HELLO), b"more"], [encode(Shutdown())]])
 def test_what_is_no_message_is_returned_as_an_error(router, context, tmp_path: Path, frames: list[bytes]):
     client = dealer(context, tmp_path)
@@ -136,54 +124,13 @@ def test_address_that_cannot_be_bound_is_the_machines_fault(context, tmp_path: P
 
 
 def test_socket_file_is_for_its_user_alone_and_goes_with_the_socket(context, tmp_path: Path):
+    umask = os.umask(0o022)
+    os.umask(umask)
     router = ClientRouter(context, f"ipc://{tmp_path}/private")
     path = tmp_path / "private"
-    assert path.stat().st_mode & 0o077 == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "other").touch()
+    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o666 & ~umask, "other files are made as ever"
     router.close()
     context.term()
     assert not path.exists()
-
-
-async def test_messages_that_came_together_are_handed_over_in_one_call(router: ClientRouter, tmp_path: Path):
-    connection = CoreConnection(f"ipc://{tmp_path}/core")
-    connection.send(HELLO)
-    client, _ = receive(router)
-    calls: list[list[object]] = []
-    all_came = asyncio.Event()
-
-    def take(messages: list[object]) -> None:
-        calls.append(messages)
-        if sum(map(len, calls)) == 200:
-            all_came.set()
-
-    for index in range(200):
-        router.send(client, StepOutputs(accepted=[index]))
-    connection.receive_with(take, pytest.fail)
-    async with asyncio.timeout(10):
-        await all_came.wait()
-    assert [message.accepted for messages in calls for message in messages] == [[index] for index in range(200)]
-    assert max(map(len, calls)) <= 64, "the event loop has others to serve"
-    connection.close()
-
-
-@pytest.mark.parametrize("fails", ["message", "receiver"])
-async def test_what_ends_the_receiving_is_told_after_what_came_before_it(router: ClientRouter, tmp_path: Path, fails):
-    connection = CoreConnection(f"ipc://{tmp_path}/core")
-    connection.send(HELLO)
-    client, _ = receive(router)
-    taken: list[object] = []
-    failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-
-    def take(messages: list[object]) -> None:
-        taken.extend(messages)
-        if fails == "receiver":
-            raise ValueError("planted")
-
-    connection.receive_with(take, failure.set_result)
-    router.send(client, StepOutputs(accepted=[1]))
-    if fails == "message":
-        router.socket.send_multipart([client, b"\xc1"])
-    error = await asyncio.wait_for(failure, 10)
-    assert isinstance(error, ProtocolError if fails == "message" else ValueError)
-    assert taken == [StepOutputs(accepted=[1])]
-    connection.close()

@@ -1,0 +1,197 @@
+"""The requests of one client whose end is still to come, and which of them the core has been told of.
+
+A core learns of them in the order of their arrival; when it has ended, so does the next one, with the tokens that have
+come since. A request that was in `MAX_DEATHS` cores at their end without a token between may be what ends them. Such
+suspects go first and alone, each until it has a token or an end, while all others wait: a death then is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from pagewire.ipc.errors import DeadlineExceeded, ErrorInfo, PoisonRequest
+from pagewire.ipc.outputs import RequestEnd, StepOutputs
+from pagewire.ipc.requests import AbortRequests, AddRequest, ClientMessage
+
+from .journal import JournalEntry
+from .token_stream import Mailbox
+
+logger = logging.getLogger(__name__)
+
+DEADLINE_GRACE_S = 1.0  # the core ends late requests itself; one that has stopped does not
+
+
+class LiveRequests:
+    """See the module.
+
+    Args:
+        send: sends to the core that the client is attached to.
+    """
+
+    def __init__(self, send: Callable[[ClientMessage], None]) -> None:
+        self._send = send
+        self._clock = asyncio.get_running_loop().time
+        self._mailboxes: dict[int, Mailbox] = {}  # in the order of arrival
+        self._held_back: dict[int, Mailbox] = {}  # of those, the ones that the core has not been told of
+        self._alone: Mailbox | None = None  # the suspect that the core has been told of, and no other since
+        self._is_attached = True
+        self._changed: list[Mailbox] = []  # by the messages that are being taken; told once, after the last of them
+        self._is_taking = False
+
+    def __len__(self) -> int:
+        return len(self._mailboxes)
+
+    def add(self, request: AddRequest) -> Mailbox:
+        """Take in a request, and send it as soon as a core may have it."""
+        mailbox = Mailbox(request, self._abort_at_core, self._forget, self._tell_of_change)
+        self._mailboxes[request.request_id] = mailbox
+        if self._is_attached and self._alone is None:
+            mailbox.entry.is_sent = True
+            self._send(request)
+        else:
+            self._held_back[request.request_id] = mailbox
+        return mailbox
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """End requests, those that no core knows at once; ids that are not live are passed over."""
+        at_core = []
+        for request_id in request_ids:
+            mailbox = self._mailboxes.get(request_id)
+            if mailbox is None:
+                continue
+            mailbox.entry.is_aborted = True
+            if self._is_attached and mailbox.entry.is_sent:
+                at_core.append(request_id)
+            else:
+                mailbox.put_end(RequestEnd(request_id=request_id))
+        if at_core:
+            self._send(AbortRequests(request_ids=at_core))
+
+    def take(self, outputs: StepOutputs) -> None:
+        """Hand over what a step brought; between `begin_taking` and `end_taking`."""
+        # Requests that are not live here were closed by their reader; the core learns of it by the abort under way.
+        live = self._mailboxes
+        for request_id in outputs.accepted:
+            if request_id in live:
+                live[request_id].put_accepted()
+        for start in outputs.starts:
+            if start.request_id in live:
+                live[start.request_id].put_start(start)
+        for delta in outputs.deltas:
+            if delta.request_id in live:
+                live[delta.request_id].put_delta(delta)
+        for end in outputs.ends:
+            if end.request_id in live:
+                live[end.request_id].put_end(end)
+        if self._alone is not None:
+            self._send_due()
+
+    def begin_taking(self) -> None:
+        """Put off telling readers, who hear once of what came together: steps that they missed cost them less."""
+        self._is_taking = True
+
+    def end_taking(self) -> None:
+        """Tell readers what has changed since `begin_taking`."""
+        self._is_taking = False
+        changed, self._changed = self._changed, []
+        for mailbox in changed:
+            mailbox.notify()
+
+    def core_lost(self) -> None:
+        """Hold back everything: whatever the core knew is lost with the connection."""
+        self._is_attached = False
+        self._held_back = dict(self._mailboxes)
+        for request_id, mailbox in list(self._mailboxes.items()):
+            if mailbox.entry.is_aborted or not mailbox.entry.living_children:
+                mailbox.put_end(RequestEnd(request_id=request_id))
+
+    def core_attached(self, *, is_another: bool) -> None:
+        """Tell a core of the requests.
+
+        Args:
+            is_another: the core that they were sent to last has ended; else only the connection to it had.
+        """
+        if is_another:
+            self._count_death()
+        for mailbox in self._mailboxes.values():
+            mailbox.entry.is_sent = False
+        self._alone = None
+        self._is_attached = True
+        self.fail_late()
+        self._send_due()
+
+    def fail_late(self) -> None:
+        """End the requests whose time is over where no core does it."""
+        now = self._clock()
+        for request_id, mailbox in list(self._mailboxes.items()):
+            if mailbox.deadline is None:
+                continue
+            is_at_core = self._is_attached and mailbox.entry.is_sent
+            if now >= mailbox.deadline + (DEADLINE_GRACE_S if is_at_core else 0.0):
+                if is_at_core:
+                    self._send(AbortRequests(request_ids=[request_id]))
+                given_s = mailbox.entry.request.timeout_s
+                text = f"The request was not finished within its {given_s:g} s. Give it more, or ask for fewer tokens."
+                mailbox.fail(DeadlineExceeded(text, param="timeout").to_info())
+
+    def fail_all(self, error: ErrorInfo) -> None:
+        """End everything, as there will be no core any more."""
+        self._is_attached = False
+        for mailbox in list(self._mailboxes.values()):
+            mailbox.fail(error)
+
+    def _count_death(self) -> None:
+        """Note the end of a core for those that it had been sent; end the one that is to blame."""
+        for mailbox in [self._alone] if self._alone is not None else list(self._mailboxes.values()):
+            entry = mailbox.entry
+            if mailbox.end is not None or not entry.is_sent:
+                continue
+            entry.count_death(was_alone=mailbox is self._alone)
+            if entry.is_culprit:
+                logger.error("%s ended the engine core each time that it ran alone: it fails", _name(entry))
+                mailbox.fail(
+                    PoisonRequest(
+                        f"The request ended the engine core {entry.num_deaths} times in a row, "
+                        f"{entry.num_deaths_alone} of them while it ran alone. It is not tried again; other requests "
+                        "go on."
+                    ).to_info()
+                )
+
+    def _send_due(self) -> None:
+        """Tell the core of all that it may know of now."""
+        if not self._is_attached:
+            return
+        if self._alone is not None and self._alone.end is None and self._alone.entry.is_suspect:
+            return
+        self._alone = next((mailbox for mailbox in self._held_back.values() if mailbox.entry.is_suspect), None)
+        due = list(self._held_back.values()) if self._alone is None else [self._alone]
+        for mailbox in due:
+            entry = mailbox.entry
+            if entry.is_suspect:
+                logger.warning("%s was there when %d cores ended: it runs alone", _name(entry), entry.num_deaths)
+            del self._held_back[entry.request.request_id]
+            entry.is_sent = True
+            self._send(mailbox.addition())
+
+    def _abort_at_core(self, message: AbortRequests) -> None:
+        if self._is_attached:
+            self._send(message)
+
+    def _forget(self, request_id: int) -> None:
+        mailbox = self._mailboxes.pop(request_id)
+        self._held_back.pop(request_id, None)
+        if mailbox is self._alone:
+            self._send_due()
+
+    def _tell_of_change(self, mailbox: Mailbox) -> None:
+        if self._is_taking:
+            self._changed.append(mailbox)
+        else:
+            mailbox.notify()
+
+
+def _name(entry: JournalEntry) -> str:
+    label = entry.request.label
+    return f"request_id={entry.request.request_id}{f' ({label})' if label else ''}"

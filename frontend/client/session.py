@@ -1,0 +1,170 @@
+"""What a client knows of its engine: it outlives each core, and every connection to one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from pagewire.ipc.core_connection import CoreConnection
+from pagewire.ipc.errors import EngineDead, ErrorInfo, PagewireError
+from pagewire.ipc.outputs import CoreMessage, EngineInfo, Goodbye, Ready, StepOutputs, StepStats, UtilityResult
+from pagewire.ipc.requests import Ping
+
+from .core_link import CoreLink, LinkOptions
+from .handshake import Introduction
+from .live_requests import LiveRequests
+from .utility_calls import UtilityCalls
+
+logger = logging.getLogger(__name__)
+
+# What a new core may find otherwise than the last: how long its start took, and how much memory was free.
+_MAY_DIFFER = {"startup": (), "memory": "", "num_blocks": 0}
+
+
+class Session:
+    """One client's requests, calls and figures, from one core to the next.
+
+    Attributes:
+        info: what the engine serves and its limits.
+        core_epoch: which life of the core this is, or was last.
+        stats: the core's state at the last step that concerned this client; None before the first.
+        live: requests whose end is still to come.
+        calls: utility calls that wait for their answer.
+        is_dead: set when there will be no core any more.
+    """
+
+    def __init__(
+        self, introduction: Introduction, options: LinkOptions, connection: CoreConnection, ready: Ready
+    ) -> None:
+        self.info: EngineInfo = ready.info
+        self.core_epoch = ready.core_epoch
+        self.stats: StepStats | None = None
+        self.is_dead = asyncio.Event()
+        self._death: ErrorInfo | None = None
+        self._address = introduction.address
+        self._stats_listeners: list[Callable[[StepStats], None]] = []
+        self.link = CoreLink(introduction, options, connection, self)
+        self.live = LiveRequests(self.link.send)
+        self.calls = UtilityCalls(self.link.send)
+
+    @property
+    def death(self) -> PagewireError | None:
+        """Why there will be no core any more; None while there is one, or one is awaited."""
+        return None if self._death is None else PagewireError.from_info(self._death)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a core is there, takes steps as far as it says, and says something when it should."""
+        return self.link.is_attached and not self.link.is_quiet and (self.stats is None or self.stats.is_serving)
+
+    def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
+        """Have `listener` called with the core's stats after each step that concerns this client."""
+        self._stats_listeners.append(listener)
+
+    def check_alive(self) -> None:
+        """Raise why the engine is dead, if it is."""
+        if self._death is not None:
+            raise PagewireError.from_info(self._death)
+
+    def mark_dead(self, error: PagewireError) -> None:
+        """Fail all that is live and all that comes; the first cause stands."""
+        if self._death is not None:
+            return
+        self._death = error.to_info()
+        self.is_dead.set()
+        self.link.stop()
+        self.live.fail_all(self._death)
+        self.calls.fail_all(self._death)
+
+    def has_live(self) -> bool:
+        """Whether a core must show that it is there."""
+        return len(self.live) > 0
+
+    def take_messages(self, messages: list[CoreMessage]) -> None:
+        """Take what came together from the core."""
+        self.live.begin_taking()
+        try:
+            for message in messages:
+                if self._death is not None:
+                    break
+                if type(message) is StepOutputs:  # nearly all are
+                    self._take_outputs(message)
+                else:
+                    self._take(message)
+        finally:
+            self.live.end_taking()
+
+    def core_lost(self) -> None:
+        """Keep what is live for the next core."""
+        self.live.core_lost()
+        self.calls.core_lost()
+
+    def core_attached(self, ready: Ready) -> None:
+        """Go on with a core that knows nothing of this client.
+
+        Raises:
+            EngineDead: another engine listens there now.
+        """
+        if _facts(ready.info) != _facts(self.info):
+            raise EngineDead(
+                f"Another engine listens at {self._address} now: {_difference(self.info, ready.info)}. Attach anew."
+            )
+        is_another = ready.core_epoch != self.core_epoch
+        self.info, self.core_epoch = ready.info, ready.core_epoch
+        if len(self.live):
+            logger.info("%d requests go on in core %d", len(self.live), ready.core_epoch)
+        if is_another:  # its figures are known: those of the last one would be shown until its first step
+            self._take_stats(StepStats(num_blocks=ready.info.num_blocks))
+        elif self.stats is not None:  # one that does not serve says so behind its Ready
+            self.stats = msgspec.structs.replace(self.stats, is_serving=True)
+        self.live.core_attached(is_another=is_another)
+        self.calls.core_attached()
+
+    def turn_passed(self) -> None:
+        """Look after what depends on time alone."""
+        self.live.fail_late()
+
+    def link_failed(self, error: Exception) -> None:
+        """Give up: what ended the link is no core's end."""
+        if isinstance(error, PagewireError):
+            self.mark_dead(error)
+        else:
+            self.mark_dead(EngineDead(f"The connection to the engine at {self._address} failed: {error!r}."))
+
+    def _take(self, message: CoreMessage) -> None:
+        match message:
+            case UtilityResult():
+                self.calls.take(message)
+            case Goodbye():
+                self.mark_dead(PagewireError.from_info(message.error))
+            case StepOutputs():
+                self._take_outputs(message)
+            case Ping() | Ready():
+                pass
+
+    def _take_outputs(self, outputs: StepOutputs) -> None:
+        self.live.take(outputs)
+        if outputs.stats is not None:
+            self._take_stats(outputs.stats)
+
+    def _take_stats(self, stats: StepStats) -> None:
+        self.stats = stats
+        for listener in self._stats_listeners:
+            listener(stats)
+
+
+def _facts(info: EngineInfo) -> EngineInfo:
+    """Return what clients and their running requests rely on."""
+    return msgspec.structs.replace(info, **_MAY_DIFFER)
+
+
+def _difference(before: EngineInfo, after: EngineInfo) -> str:
+    """Name the first fact that has changed."""
+    for name in EngineInfo.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if name not in _MAY_DIFFER and old != new:
+            return f"{name} is {new}, and was {old}"
+    return "the same"

@@ -1,0 +1,102 @@
+"""How a supervisor ends: the first signal has it finish what it has accepted, a second one stop at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from pagewire.ipc.errors import EngineError
+
+from ..client.engine_client import AsyncEngineClient
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DRAIN_POLL_S = 0.1
+
+
+class Stopped(Exception):
+    """A signal asks for an end."""
+
+
+class StopSignals:
+    """SIGTERM and SIGINT, from here on.
+
+    Attributes:
+        first: set by one of them: stop in order.
+        second: set by the next: stop at once.
+    """
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._take)
+
+    def _take(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:  # Any: what asyncio sends
+    """Await `work`.
+
+    Raises:
+        Stopped: `stop` was set first; `work` is cancelled.
+    """
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Stopped
+        return working.result()
+    finally:
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+
+async def serve_until_stopped(
+    client: AsyncEngineClient,
+    draining: Coroutine[Any, Any, None],  # Any: as above
+    signals: StopSignals,
+    timeout_s: float,
+) -> int:
+    """Wait for a signal, and then for `draining`; return the exit code.
+
+    Args:
+        client: of the engine, whose end is the end of all.
+        draining: refuses new requests, and returns when the accepted ones are done, or after `timeout_s`.
+        signals: the second ends `draining`.
+        timeout_s: for the log.
+    """
+    try:
+        await until_stopped(client.wait_dead(), signals.first)
+    except Stopped:
+        logger.info("stopping: accepted requests have %g s to finish; a second signal ends them now", timeout_s)
+        with contextlib.suppress(Stopped):
+            await until_stopped(draining, signals.second)
+    finally:
+        draining.close()  # one that was never begun; else it is over
+    if client.death is None:
+        return 0
+    logger.error("the engine is gone: %s", client.death)
+    return 1
+
+
+async def drain_engine(client: AsyncEngineClient, timeout_s: float) -> None:
+    """Have the engine refuse new requests of all its clients; return when none is left, or after `timeout_s`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while client.death is None:
+                # A core that was started again meanwhile takes requests, so it is told each time.
+                with contextlib.suppress(EngineError):
+                    if await client.call_utility("drain") == 0:
+                        return
+                await asyncio.sleep(DRAIN_POLL_S)
