@@ -5,12 +5,16 @@ from __future__ import annotations
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from pagewire.ipc.errors import EngineDead, PagewireError
 from pagewire.version import __version__
 
 from ..openai.errors import error_response
-from ..openai.serving import SERVING
+from ..openai.serving import SERVING, Serving
 
 REGISTRY = web.AppKey("registry", CollectorRegistry)
+
+# How long an engine that said nothing lately may take to answer: a death or a stop shows in /health within a second.
+PROBE_TIMEOUT_S = 0.75
 
 # Whatever the scraper asks for: all take it, and in OpenMetrics, which Prometheus asks for first, prometheus_client
 # writes the colon of every name as an underscore, under which no dashboard looks.
@@ -18,11 +22,11 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def health(request: web.Request) -> web.Response:
-    """200 with an empty body while requests can be answered; 503 once the engine is gone."""
-    death = request.app[SERVING].death()
-    if death is None:
+    """200 with an empty body while requests can be answered; else 503 with the reason: readiness."""
+    obstacle = await _find_obstacle(request.app[SERVING])
+    if obstacle is None:
         return web.Response()
-    response = error_response(death)
+    response = error_response(obstacle)
     response.set_status(503)
     return response
 
@@ -40,3 +44,17 @@ async def version(_request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """All figures in Prometheus' text format."""
     return web.Response(body=generate_latest(request.app[REGISTRY]), headers={"Content-Type": _METRICS_TYPE})
+
+
+async def _find_obstacle(serving: Serving) -> PagewireError | None:
+    """Return why a new request would be refused, or would wait for the engine to come back; None if nothing does."""
+    client = serving.generator.client
+    if serving.admission.is_closed:
+        return serving.admission.refusal()
+    if client.death is not None:
+        return client.death
+    if not client.is_serving:
+        return EngineDead("The engine is being restarted; requests wait until it is back.")
+    if not await client.probe(PROBE_TIMEOUT_S):
+        return EngineDead("The engine does not answer.")
+    return None

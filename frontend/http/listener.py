@@ -13,6 +13,9 @@ from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.endpoints import is_in_use
 from pagewire.ipc.errors import MachineError
 
+from .access.api_keys import load_api_keys
+from .access.tls import load_tls
+
 BACKLOG = 2048  # connections that may wait while a burst is accepted
 
 
@@ -20,11 +23,15 @@ BACKLOG = 2048  # connections that may wait while a burst is accepted
 def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
     """Bind what the server will listen on: a Unix socket, or every address of the host.
 
-    Requests wait in the kernel's queue until they are accepted. A socket file is removed at the end.
+    Requests wait in the kernel's queue until they are accepted. A socket file is removed at the end. The files that
+    the server will need, its certificate and its keys, are tried as well: later, somebody would have waited for them.
 
     Raises:
+        ConfigError: a file can't be used.
         MachineError: the address is taken, or not this machine's.
     """
+    load_tls(config)
+    load_api_keys(config)
     try:
         sockets = [_bind_unix(Path(config.uds))] if config.uds is not None else _bind_tcp(config.host, config.port)
     except OSError as exc:
@@ -41,13 +48,14 @@ def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
             Path(config.uds).unlink(missing_ok=True)
 
 
-def describe_listeners(sockets: Sequence[socket.socket]) -> str:
+def describe_listeners(sockets: Sequence[socket.socket], *, is_tls: bool = False) -> str:
     """Return where clients reach the server: a URL, or the path of a Unix socket."""
     first = sockets[0]
     if first.family == socket.AF_UNIX:
         return f"unix:{first.getsockname()}"
     host, port = first.getsockname()[:2]
-    return f"http://[{host}]:{port}" if first.family == socket.AF_INET6 else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if first.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
 def _bind_tcp(host: str, port: int) -> list[socket.socket]:

@@ -9,13 +9,15 @@ themselves when they end, and the families are built when someone scrapes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pagewire.ipc.outputs import EngineInfo, StepStats
+
+from .engine_totals import EngineTotals
 
 # vLLM's buckets: dashboards compute quantiles from them.
 _LATENCY_S = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
@@ -86,41 +88,27 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_token_s: float | None
 
 
-class EngineTotals:
-    """The core's counters as totals since this process started: they go on where a restarted core begins at zero."""
-
-    def __init__(self) -> None:
-        self.latest = StepStats()
-        self._base = StepStats()
-
-    def update(self, stats: StepStats) -> None:
-        """Take the core's stats after a step."""
-        if stats.num_steps < self.latest.num_steps:  # a new core
-            self._base = msgspec.structs.replace(self._base, **{name: self.total(name) for name in _COUNTERS})
-        self.latest = stats
-
-    def total(self, name: str) -> int:
-        """Return the total of a counter of `StepStats`."""
-        total: int = getattr(self._base, name) + getattr(self.latest, name)
-        return total
-
-
-_COUNTERS = (
-    "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions",
-    "num_busy_rows", "num_available_rows",
-)  # fmt: skip
-
-
 class Metrics(Collector):
     """All figures of one frontend.
 
     Args:
         model_name: the label of every series.
         info: the engine's facts.
+        core_epoch: says which life of the core stats are of, when they come.
+        num_core_restarts: says how often a core had to be started again.
     """
 
-    def __init__(self, model_name: str, info: EngineInfo) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        info: EngineInfo,
+        *,
+        core_epoch: Callable[[], int] = lambda: 1,
+        num_core_restarts: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.totals = EngineTotals()
+        self._core_epoch = core_epoch
+        self._num_core_restarts = num_core_restarts
         self._labels = {"model_name": model_name, "engine": "0"}
         self._info = info
         self._finished = dict.fromkeys(FINISHED_REASONS, 0)
@@ -151,7 +139,7 @@ class Metrics(Collector):
     def step_done(self, stats: StepStats) -> None:
         """Take the core's stats after a step."""
         is_new_step = stats.num_steps != self.totals.latest.num_steps
-        self.totals.update(stats)
+        self.totals.update(stats, self._core_epoch())
         if is_new_step and stats.num_scheduled_tokens:
             self._iteration_tokens.observe(stats.num_scheduled_tokens)
 
@@ -205,6 +193,7 @@ class Metrics(Collector):
         usage = stats.num_used_blocks / stats.num_blocks if stats.num_blocks else 0.0
         yield self._gauge("num_requests_running", stats.num_running)
         yield self._gauge("num_requests_waiting", stats.num_waiting)
+        yield self._gauge("num_waiting_tokens", stats.num_waiting_tokens, prefix="pagewire")
         yield self._gauge("kv_cache_usage_perc", usage)
         yield self._gauge("gpu_cache_usage_perc", usage)  # its name in older dashboards
         num_used_slots = stats.num_used_blocks * self._info.block_size
@@ -228,6 +217,7 @@ class Metrics(Collector):
         yield self._counter("num_preemptions", [({}, totals.total("num_preemptions"))])
         yield self._counter("busy_rows", [({}, totals.total("num_busy_rows"))], prefix="pagewire")
         yield self._counter("available_rows", [({}, totals.total("num_available_rows"))], prefix="pagewire")
+        yield self._restarts()
         yield self._counter("prompt_tokens_cached", [({}, self._num_prompt_tokens_cached)])
         yield self._counter(
             "prompt_tokens_by_source",
@@ -239,6 +229,15 @@ class Metrics(Collector):
         yield self._counter(
             "request_success", [({"finished_reason": reason}, count) for reason, count in self._finished.items()]
         )
+
+    def _restarts(self) -> Metric:
+        family = CounterMetricFamily("pagewire_restarts", _help("restarts"), labels=[*self._labels, "process"])
+        for process, count in (
+            ("core", self._num_core_restarts()),
+            ("executor", self.totals.total("num_executor_restarts")),
+        ):
+            family.add_metric([*self._labels.values(), process], count)
+        return family
 
     def _http_families(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -301,6 +300,8 @@ def _help(name: str) -> str:
 _HELP = {
     "num_requests_running": "Requests that hold a row of the batch.",
     "num_requests_waiting": "Requests that wait for their first or next schedule.",
+    "num_waiting_tokens": "Prompt tokens of the requests that were never scheduled.",
+    "restarts": "Processes of the engine that were started again, after a death or a stall.",
     "kv_cache_usage_perc": "Share of KV blocks in use, from 0 to 1.",
     "gpu_cache_usage_perc": "Share of KV blocks in use, from 0 to 1 (older name).",
     "kv_slots_filled_perc": "Share of the slots of used KV blocks that hold a token, from 0 to 1.",

@@ -1,38 +1,65 @@
-"""What surrounds every handler: counting, request ids, errors in OpenAI's shape, API keys."""
+"""What surrounds every handler: counting, request ids, errors in OpenAI's shape, API keys, admission."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import uuid
-from collections.abc import Sequence
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from ..openai.errors import Unauthorized, error_response, log_error
-from ..openai.serving import REQUEST_ID, Serving, is_safe_id
+from ..openai.serving import ARRIVAL, REQUEST_ID, Serving, is_safe_id
+from .access.admission import Admission
+from .access.api_keys import ApiKeys
+from .access.cors import CrossOrigin, is_preflight
 
 # Answered without an API key: orchestrators have none. Everything else, unknown paths included, needs it.
-_OPEN_PATHS = frozenset({"/health", "/live", "/ping"})
-_UNCOUNTED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics", "/metrics/", "/version"})
+OPEN_PATHS = frozenset({"/health", "/live", "/ping"})
+# For whoever watches the server: not counted among its work, and answered while it drains.
+_WATCHED_PATHS = frozenset({*OPEN_PATHS, "/metrics", "/metrics/", "/version"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
 _LEFT_STATUS = 499  # what proxies call a client that left before its answer
 
 
-def middlewares(serving: Serving, api_keys: Sequence[str]) -> list[Middleware]:
+def middlewares(serving: Serving, keys: ApiKeys, cross_origin: CrossOrigin) -> list[Middleware]:
     """Return what surrounds every handler, the outermost first."""
-    return [_count(serving), _identify, _answer_errors, _authorize(api_keys)]
+    return [
+        _count(serving),
+        _identify,
+        _answer_errors,
+        _answer_preflights(cross_origin),
+        _authorize(keys),
+        _admit(serving.admission),
+        _answer_expect,
+    ]
+
+
+def add_headers_of_all_answers(app: web.Application, cross_origin: CrossOrigin) -> None:
+    """Have every answer, streams and errors among them, say what a browser may do with it."""
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(cross_origin.headers(request.headers.get("Origin")))
+
+    app.on_response_prepare.append(add)
+
+
+async def leave_expect_to_middleware(_request: web.Request) -> None:
+    """Say nothing yet to a client that waits before it sends its body: its key and the route come first."""
+
+
+def _pattern(request: web.Request) -> str:
+    """Return the route's pattern, never the path that a client made up."""
+    resource = request.match_info.route.resource
+    return "none" if resource is None else resource.canonical
 
 
 def _count(serving: Serving) -> Middleware:
     @web.middleware
     async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-        resource = request.match_info.route.resource
-        pattern = "none" if resource is None else resource.canonical
-        if pattern in _UNCOUNTED_PATHS:
+        request[ARRIVAL] = start = serving.clock()
+        pattern = _pattern(request)
+        if pattern in _WATCHED_PATHS:
             return await handler(request)
-        start = serving.clock()
         status = _LEFT_STATUS
         try:
             response = await handler(request)
@@ -66,36 +93,66 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         return error_response(error)
 
 
-def _authorize(api_keys: Sequence[str]) -> Middleware:
-    digests = [_digest(key) for key in api_keys]
+def _answer_preflights(cross_origin: CrossOrigin) -> Middleware:
+    @web.middleware
+    async def answer_preflights(request: web.Request, handler: Handler) -> web.StreamResponse:
+        # A browser's preflight brings no key. Without Access-Control headers the browser goes no further.
+        methods = _methods_of(request)
+        if request.method != hdrs.METH_OPTIONS or methods is None:
+            return await handler(request)
+        headers = {"Allow": ",".join(sorted(methods))}
+        if is_preflight(request):
+            headers |= cross_origin.preflight_headers(request.headers, methods)
+        return web.Response(status=204, headers=headers)
 
+    return answer_preflights
+
+
+def _methods_of(request: web.Request) -> set[str] | None:
+    """Return what a path takes besides the request's own method; None for a path that there is not."""
+    if isinstance(request.match_info.http_exception, web.HTTPMethodNotAllowed):
+        return request.match_info.http_exception.allowed_methods
+    return None
+
+
+def _authorize(keys: ApiKeys) -> Middleware:
     @web.middleware
     async def authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method == "OPTIONS" and isinstance(request.match_info.http_exception, web.HTTPMethodNotAllowed):
-            # A browser's preflight brings no key. Without Access-Control headers the browser goes no further.
-            allowed = ",".join(sorted(request.match_info.http_exception.allowed_methods))
-            return web.Response(status=204, headers={"Allow": allowed})
-        resource = request.match_info.route.resource
-        is_open = resource is not None and resource.canonical in _OPEN_PATHS
-        if digests and not is_open and not _has_key(request.headers.get("Authorization", ""), digests):
+        # Decided by the route that will answer, not by the path's text, which proxies and routers may read differently.
+        if _pattern(request) not in OPEN_PATHS and not keys.allow(request.headers.get("Authorization", "")):
             raise Unauthorized("The API key is missing or wrong; send it as Authorization: Bearer KEY.")
         return await handler(request)
 
     return authorize
 
 
-def _has_key(authorization: str, digests: Sequence[bytes]) -> bool:
-    scheme, _, key = authorization.partition(" ")
-    if scheme.lower() != "bearer":
-        return False
-    given = _digest(key.strip())
-    # All keys are compared, each in constant time: the answer's time tells nothing about them.
-    matches = [hmac.compare_digest(given, digest) for digest in digests]
-    return any(matches)
+def _admit(admission: Admission) -> Middleware:
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if _pattern(request) in _WATCHED_PATHS:
+            return await handler(request)
+        if admission.is_closed:
+            response = error_response(admission.refusal())
+            response.force_close()  # a client that keeps its connection would never find another server
+            return response
+        with admission.answering():
+            return await handler(request)
+
+    return admit
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+@web.middleware
+async def _answer_expect(request: web.Request, handler: Handler) -> web.StreamResponse:
+    expected = request.headers.get("Expect")
+    if expected is not None and request.version >= HttpVersion11:
+        if expected.lower() != "100-continue":
+            raise web.HTTPExpectationFailed
+        if request.content_length is not None and request.content_length > request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(max_size=request.client_max_size, actual_size=request.content_length)
+        if request.can_read_body:
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # the answer itself has not begun
+    return await handler(request)
 
 
 def _known_method(method: str) -> str:

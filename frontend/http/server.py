@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
@@ -17,17 +19,21 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from pagewire.ipc.config import ServerConfig
 
-from ..openai import chat, completions, models, tokenize
+from ..openai import chat, completions, description, models, tokenize
 from ..openai.serving import SERVING, Serving
 from . import health
+from .access.api_keys import load_api_keys
+from .access.cors import CrossOrigin
 from .http_protocol import HTTPProtocol
-from .middleware import middlewares
+from .middleware import add_headers_of_all_answers, leave_expect_to_middleware, middlewares
+from .sse import StreamTimes
 
 # A context of a million tokens, as text or as ids. Decoding holds the event loop: 20 ms for 8 MiB of text, 0.35 s for
 # the worst body, a list of four million one-digit ids (measured on a busy 2-core machine).
 MAX_BODY_BYTES = 8 * 2**20
 _KEEP_ALIVE_S = 75.0  # longer than the 60 s that proxies keep idle connections, so that they close them, not we
 _SHORTEST_TIMEOUT_S = 0.001  # aiohttp takes 0 for "no limit"
+_TLS_HANDSHAKE_TIMEOUT_S = 10.0
 
 
 def create_app(serving: Serving, config: ServerConfig) -> web.Application:
@@ -35,38 +41,56 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
 
     Args:
         serving: the model and its engine, ready for requests.
-        config: the API keys are read from it.
+        config: the API keys and the allowed origins are read from it.
+
+    Raises:
+        ConfigError: the file of keys can't be read.
     """
-    app = web.Application(middlewares=middlewares(serving, config.api_key), client_max_size=MAX_BODY_BYTES)
+    cross_origin = CrossOrigin(config)
+    app = web.Application(
+        middlewares=middlewares(serving, load_api_keys(config), cross_origin), client_max_size=MAX_BODY_BYTES
+    )
+    add_headers_of_all_answers(app, cross_origin)
     app[SERVING] = serving
     registry = CollectorRegistry()
     registry.register(serving.metrics)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     app[health.REGISTRY] = registry
-    app.router.add_post("/v1/chat/completions", chat.create_chat_completion)
-    app.router.add_post("/v1/completions", completions.create_completion)
-    app.router.add_get("/v1/models", models.list_models)
-    app.router.add_get("/v1/models/{model:.+}", models.retrieve_model)
-    app.router.add_post("/tokenize", tokenize.tokenize)
-    app.router.add_post("/detokenize", tokenize.detokenize)
-    app.router.add_get("/health", health.health)
-    app.router.add_route("*", "/ping", health.health)  # SageMaker's name, GET or POST
-    app.router.add_get("/live", health.live)
-    app.router.add_get("/version", health.version)
-    app.router.add_get("/metrics", health.metrics)
-    app.router.add_get("/metrics/", health.metrics)
+    _add_routes(app.router)
     return app
+
+
+def _add_routes(router: web.UrlDispatcher) -> None:
+    add = functools.partial(router.add_route, expect_handler=leave_expect_to_middleware)
+    get = functools.partial(router.add_get, expect_handler=leave_expect_to_middleware)
+    add("POST", "/v1/chat/completions", chat.create_chat_completion)
+    add("POST", "/v1/completions", completions.create_completion)
+    get("/v1/models", models.list_models)
+    get("/v1/models/{model:.+}", models.retrieve_model)
+    add("POST", "/tokenize", tokenize.tokenize)
+    add("POST", "/detokenize", tokenize.detokenize)
+    get("/openapi.json", description.describe)
+    get("/health", health.health)
+    add("*", "/ping", health.health)  # SageMaker's name, GET or POST
+    get("/live", health.live)
+    get("/version", health.version)
+    get("/metrics", health.metrics)
+    get("/metrics/", health.metrics)
 
 
 @contextlib.asynccontextmanager
 async def serve(
-    app: web.Application, listeners: Sequence[socket.socket], *, shutdown_timeout_s: float = 0.0
+    app: web.Application,
+    listeners: Sequence[socket.socket],
+    *,
+    shutdown_timeout_s: float = 0.0,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Accept requests on listening sockets while the context is open; then stop.
 
     On leaving, nothing new is accepted, what runs may finish within `shutdown_timeout_s`, the rest is cut off and
-    aborted in the engine. The sockets are closed.
+    aborted in the engine. The sockets are closed. `tls` makes it HTTPS.
     """
     # handler_cancellation: a client that goes away ends its handler, and so aborts its generations.
     runner = web.AppRunner(
@@ -75,7 +99,7 @@ async def serve(
     await runner.setup()
     try:
         for listener in listeners:
-            await _Site(runner, listener, write_timeout_s=app[SERVING].times.write_timeout_s).start()
+            await _Site(runner, listener, app[SERVING].times, tls).start()
         yield
     finally:
         await runner.cleanup()
@@ -84,10 +108,13 @@ async def serve(
 class _Site(web.BaseSite):
     """A listening socket of either kind; aiohttp's own class takes TCP sockets alone under uvloop."""
 
-    def __init__(self, runner: web.AppRunner, listener: socket.socket, *, write_timeout_s: float) -> None:
+    def __init__(
+        self, runner: web.AppRunner, listener: socket.socket, times: StreamTimes, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(runner)
         self._listener = listener
-        self._write_timeout_s = write_timeout_s
+        self._times = times
+        self._tls = tls
 
     @property
     def name(self) -> str:
@@ -96,17 +123,20 @@ class _Site(web.BaseSite):
     async def start(self) -> None:
         await super().start()
         loop = asyncio.get_running_loop()
-        if self._listener.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(self._connect, sock=self._listener)
-        else:
-            self._server = await loop.create_server(self._connect, sock=self._listener)
+        create = loop.create_unix_server if self._listener.family == socket.AF_UNIX else loop.create_server
+        self._server = await create(
+            self._connect,
+            sock=self._listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else _TLS_HANDSHAKE_TIMEOUT_S,
+        )
 
     def _connect(self) -> HTTPProtocol:
         server = self._runner.server
         assert server is not None
         return HTTPProtocol(
             server,
-            write_timeout_s=self._write_timeout_s,
+            self._times,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=_KEEP_ALIVE_S,
             access_log=None,

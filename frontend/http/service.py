@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from pagewire.ipc.config import ServerConfig
-from pagewire.ipc.errors import Overloaded
 
 from ..client.engine_client import AsyncEngineClient
 from ..openai.serving import Serving
+from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..text.text_side import TextSide
 from . import server
+from .access.tls import load_tls
 from .metrics import Metrics
 from .stats_log import StatsLog
 
@@ -30,27 +31,35 @@ class HTTPService:
     Args:
         client: attached to the engine.
         text: the model's text side.
-        config: keys and what to log.
+        chats: makes prompts of chats.
+        config: keys, certificates, limits and what to log.
+
+    Raises:
+        ConfigError: a file of keys or certificates can't be used.
     """
 
-    def __init__(self, client: AsyncEngineClient, text: TextSide, config: ServerConfig) -> None:
+    def __init__(self, client: AsyncEngineClient, text: TextSide, chats: ChatRenderer, config: ServerConfig) -> None:
         self._client = client
         self._config = config
-        self._metrics = Metrics(client.info.served_model_names[0], client.info)
-        client.add_stats_listener(self._metrics.step_done)
-        self._app = server.create_app(
-            Serving(
-                info=client.info,
-                generator=TextGenerator(client, text.tokenizer),
-                tokenizer=text.tokenizer,
-                chat_template=text.chat_template,
-                defaults=text.defaults,
-                metrics=self._metrics,
-                death=lambda: client.death,
-                log_requests=config.enable_log_requests,
-            ),
-            config,
+        self._tls = load_tls(config)
+        self._metrics = Metrics(
+            client.info.served_model_names[0],
+            client.info,
+            core_epoch=lambda: client.core_epoch,
+            num_core_restarts=lambda: client.num_core_restarts,
         )
+        client.add_stats_listener(self._metrics.step_done)
+        self._serving = Serving(
+            info=client.info,
+            generator=TextGenerator(client, text.tokenizer),
+            tokenizer=text.tokenizer,
+            chats=chats,
+            defaults=text.defaults,
+            metrics=self._metrics,
+            request_timeout_s=config.request_timeout,
+            log_requests=config.enable_log_requests,
+        )
+        self._app = server.create_app(self._serving, config)
 
     @asynccontextmanager
     async def serving(self, listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
@@ -61,11 +70,22 @@ class HTTPService:
                 task = asyncio.create_task(log.run())
                 stack.callback(task.cancel)
             await stack.enter_async_context(
-                server.serve(self._app, listeners, shutdown_timeout_s=HANDLER_END_TIMEOUT_S)
+                server.serve(self._app, listeners, shutdown_timeout_s=HANDLER_END_TIMEOUT_S, tls=self._tls)
             )
             try:
                 yield
             finally:  # a signal comes as an exception
-                self._client.mark_dead(
-                    Overloaded("The server is shutting down; send the request to another one, or again later.")
-                )
+                self._serving.admission.close()
+                self._client.mark_dead(self._serving.admission.refusal())
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new requests, and return once all that were accepted are answered or `timeout_s` is over.
+
+        New ones get a 503 with Retry-After, and so does /health, on the listeners that stay open until `serving` is
+        left. It may be cancelled; requests are refused from its call on.
+        """
+        admission = self._serving.admission
+        admission.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await admission.wait_idle()

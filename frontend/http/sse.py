@@ -17,7 +17,10 @@ from aiohttp import HttpVersion11, web
 DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
 
+SERVER_NAME = "pagewire"  # in each answer, instead of the versions of Python and aiohttp
+
 _HEADERS = {
+    "Server": SERVER_NAME,
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # nginx would hold tokens back until its buffer is full
@@ -25,13 +28,15 @@ _HEADERS = {
 
 
 class StreamTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a stream may stay silent, in either direction.
+    """How long a connection may stay silent, in either direction.
 
     Attributes:
+        head_timeout_s: a client that has begun a request must have sent its head after so long.
         keep_alive_s: a comment is sent after so long without an event; proxies cut silent connections after 30 to 60 s.
         write_timeout_s: a client that takes nothing for so long is cut off.
     """
 
+    head_timeout_s: float = 10.0
     keep_alive_s: float = 15.0
     write_timeout_s: float = 60.0
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from .metrics import EngineTotals
+from .engine_totals import EngineTotals
 
 INTERVAL_S = 10.0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
+from pagewire.ipc.errors import DeadlineExceeded
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
@@ -48,13 +50,17 @@ class Call:
 
     Attributes:
         generations: in the order of the prompts; each has `n` children.
+        has_deadline: whether the call's time is limited.
         shows_output: False for a call that only scores its prompt: what it draws is neither shown nor counted.
         has_failed: set by whoever told the client of a failure without raising it.
     """
 
-    def __init__(self, generations: Sequence[Generation], timers: Sequence[RequestTimer], n: int) -> None:
+    def __init__(
+        self, generations: Sequence[Generation], timers: Sequence[RequestTimer], n: int, *, has_deadline: bool = False
+    ) -> None:
         self.generations = generations
         self.n = n
+        self.has_deadline = has_deadline
         self.shows_output = True
         self.has_failed = False
         self._timers = timers
@@ -67,6 +73,27 @@ class Call:
         """
         for generation in self.generations:
             await generation.accepted()
+
+    async def begun(self, limit_s: float) -> None:
+        """Wait until a prompt has its first output, but at most `limit_s`.
+
+        Raises:
+            PagewireError: why a prompt failed.
+        """
+        change = asyncio.Event()
+        for generation in self.generations:
+            generation.listen(lambda _has_ended: change.set())
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    while not any(generation.has_begun or generation.has_ended for generation in self.generations):
+                        change.clear()
+                        await change.wait()
+        finally:
+            for generation in self.generations:
+                generation.listen(None)
+        for generation in self.generations:
+            generation.raise_error()
 
     def count(self, prompt_index: int, chunk: TextChunk) -> None:
         """Take note of a chunk; whoever reads a generation calls it for each."""
@@ -116,6 +143,7 @@ async def start_call(
     request: GenerationRequest,
     label: str,
     add_special_tokens: bool,
+    deadline: float | None = None,
 ) -> AsyncIterator[Call]:
     """Start one generation per prompt; leaving the context aborts those that still run.
 
@@ -126,9 +154,11 @@ async def start_call(
         request: for priority and cache_salt.
         label: the user's id of the request; several prompts get "-0", "-1", ... behind it.
         add_special_tokens: put the begin-of-text token before a text.
+        deadline: when the call's time is over, by the serving's clock.
 
     Raises:
         InvalidRequest: a prompt or a value can't be served; nothing runs then.
+        DeadlineExceeded: the time was over before everything was sent to the engine.
         EngineDead: the engine is gone.
     """
     for prompt in prompts:
@@ -145,13 +175,14 @@ async def start_call(
                 priority=request.priority or 0,
                 cache_salt=request.cache_salt or "",
                 add_special_tokens=add_special_tokens,
+                timeout_s=_time_left(serving, deadline),
             )
             await stack.enter_async_context(aclosing(generation))
             generations.append(generation)
             timers.append(timer)
         if serving.log_requests:
             _log_request(label, generations, params)
-        call = Call(generations, timers, params.n)
+        call = Call(generations, timers, params.n, has_deadline=deadline is not None)
         try:
             yield call
         except ConnectionError:  # the client left: that is an abort
@@ -162,6 +193,15 @@ async def start_call(
         finally:
             for timer, generation in zip(timers, generations, strict=True):
                 timer.done(generation, has_failed=call.has_failed)
+
+
+def _time_left(serving: Serving, deadline: float | None) -> float | None:
+    if deadline is None:
+        return None
+    left_s = deadline - serving.clock()
+    if left_s <= 0:
+        raise DeadlineExceeded("The request's time was over before it reached the engine; give it more.")
+    return left_s
 
 
 def _log_request(label: str, generations: Sequence[Generation], params: SamplingParams) -> None:

@@ -40,6 +40,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     body = await _BODY.read(request)
     refuse_unsupported(body)
     model = serving.check_model(body.model)
+    deadline = serving.deadline_of(request, body)
     include_usage, continuous_usage = check_stream_options(body)
     num_logprobs = _num_logprobs(body, serving)
     params = sampling_params(
@@ -49,10 +50,16 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         logprobs=num_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    prompt = render_messages(serving.chat_template, body)
+    prompt = await render_messages(serving.chats, body)
     label = "chatcmpl-" + request_label(request, body)
     async with start_call(
-        serving, [prompt], params, request=body, label=label, add_special_tokens=bool(body.add_special_tokens)
+        serving,
+        [prompt],
+        params,
+        request=body,
+        label=label,
+        add_special_tokens=bool(body.add_special_tokens),
+        deadline=deadline,
     ) as call:
         answer = _ChatAnswer(serving, body, call, label, model)
         if body.stream:

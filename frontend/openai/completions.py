@@ -34,6 +34,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     body = await _BODY.read(request)
     refuse_unsupported(body)
     model = serving.check_model(body.model)
+    deadline = serving.deadline_of(request, body)
     include_usage, continuous_usage = check_stream_options(body)
     prompts = split_prompts(body.prompt)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -48,7 +49,13 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     )
     label = "cmpl-" + request_label(request, body)
     async with start_call(
-        serving, prompts, params, request=body, label=label, add_special_tokens=body.add_special_tokens is not False
+        serving,
+        prompts,
+        params,
+        request=body,
+        label=label,
+        add_special_tokens=body.add_special_tokens is not False,
+        deadline=deadline,
     ) as call:
         call.shows_output = not scores_only
         answer = _CompletionAnswer(serving, body, prompts, call, label, model)

@@ -1,7 +1,7 @@
 """Exceptions as HTTP status and OpenAI's error body: `{"error": {"message", "type", "param", "code"}}`.
 
 Clients of the `openai` SDK see the matching class: 400 BadRequestError, 401 AuthenticationError, 404 NotFoundError,
-503 and 500 InternalServerError.
+500, 503 and 504 InternalServerError. They retry what may work another time, and what tells them so by a header.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from aiohttp import web
 
 from pagewire.ipc.errors import (
     ContextTooLong,
+    DeadlineExceeded,
     EngineDead,
     EngineError,
     NotFound,
     Overloaded,
     PagewireError,
+    PoisonRequest,
     RequestError,
 )
+
+from .scrubbing import scrub
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,7 @@ RETRY_AFTER_S = 1
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+TIMEOUT_ERROR = "timeout_error"
 
 _encoder = msgspec.json.Encoder()
 
@@ -74,17 +79,28 @@ class BodyTimeout(RequestError):
     status = 408
 
 
+class HeadTimeout(RequestError):
+    """The client took too long to send its request's head."""
+
+    status = 408
+
+
 class UnreadableBody(RequestError):
     """The body can't be decompressed."""
 
 
 def describe_error(error: Exception) -> tuple[int, ErrorBody]:
-    """Return the HTTP status and the body's content for an exception; only unknown ones give away nothing."""
+    """Return the HTTP status and the body's content for an exception.
+
+    The message of a client's fault quotes what the client sent. Those of the server's faults are scrubbed of addresses
+    and paths, and unknown exceptions give away nothing.
+    """
     match error:
         case PagewireError():
-            status = error.status if isinstance(error, RequestError | EngineError) else 500
+            status = _status(error)
+            message = error.message if isinstance(error, RequestError) else scrub(error.message)
             return status, ErrorBody(
-                message=error.message[:MAX_MESSAGE_CHARS],
+                message=message[:MAX_MESSAGE_CHARS],
                 type=_error_type(status),
                 param=error.param[:MAX_PARAM_CHARS] if error.param else None,
                 code=_error_code(error),
@@ -116,7 +132,10 @@ def error_response(error: Exception) -> web.Response:
     status, body = describe_error(error)
     headers = {}
     if status == 503:
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = str(error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S)
+    if isinstance(error, DeadlineExceeded | PoisonRequest):
+        # The openai SDK sends a 5xx again, twice, unless told otherwise: the same would come of it.
+        headers["x-should-retry"] = "false"
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, web.HTTPMethodNotAllowed):
@@ -138,9 +157,21 @@ def encode_error(body: ErrorBody) -> bytes:
         return _encoder.encode(ErrorResponse(error=msgspec.structs.replace(body, message=message, param=None)))
 
 
+def _status(error: PagewireError) -> int:
+    match error:
+        case EngineDead():
+            return 503  # nothing is wrong with the request: another server, or this one later, takes it
+        case RequestError() | EngineError():
+            return error.status
+        case _:
+            return 500
+
+
 def _error_type(status: int) -> str:
     if status == 503:
         return "service_unavailable_error"
+    if status == 504:
+        return TIMEOUT_ERROR
     return SERVER_ERROR if status >= 500 else INVALID_REQUEST
 
 
@@ -156,8 +187,12 @@ def _error_code(error: PagewireError) -> str | None:
             return "invalid_api_key"
         case Overloaded():
             return "overloaded"
+        case DeadlineExceeded():
+            return "deadline_exceeded"
         case EngineDead():
             return "engine_dead"
+        case PoisonRequest():
+            return "poison_request"
         case RequestError():
             return None
         case _:
@@ -175,5 +210,7 @@ def _http_message(error: web.HTTPException) -> str:
             return f"This path doesn't take {error.method[:20]}; it takes {', '.join(sorted(error.allowed_methods))}."
         case web.HTTPRequestEntityTooLarge():
             return "The request body is too large; send a shorter prompt or fewer prompts a request."
+        case web.HTTPExpectationFailed():
+            return "The only Expect header that is met is 100-continue; leave it out."
         case _:
             return error.reason

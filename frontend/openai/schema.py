@@ -23,7 +23,7 @@ ShortText = Annotated[str, Meta(max_length=512)]
 TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
-_NEUTRAL: dict[str, tuple[object, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "early_stopping": (False,),
     "echo": (False,),
@@ -88,6 +88,7 @@ class GenerationRequest(_Body, kw_only=True):
     prompt_logprobs: Int64 | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    timeout: float | None = None  # seconds from the request's arrival
     priority: Int64 | None = None
     cache_salt: ShortText | None = None
     request_id: ShortText | None = None
@@ -172,7 +173,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     unsupported_fields: ClassVar[tuple[str, ...]] = (
-        *_UNSUPPORTED_BOTH, "audio", "chat_template", "documents", "echo", "function_call", "functions",
+        *_UNSUPPORTED_BOTH, "audio", "documents", "echo", "function_call", "functions",
         "media_io_kwargs", "mm_processor_kwargs", "modalities", "prediction", "reasoning_effort", "tool_choice",
         "tools", "verbosity", "web_search_options",
     )  # fmt: skip
@@ -183,12 +184,12 @@ class ChatRequest(GenerationRequest, kw_only=True):
     max_completion_tokens: Int64 | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the model's own template
+    chat_template: str | None = None  # only with --trust-request-chat-template
+    chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the template
     parallel_tool_calls: bool | None = None  # says nothing without tools
     include_reasoning: bool | None = None  # says nothing without a reasoning parser
 
     audio: Any = None
-    chat_template: Any = None
     documents: Any = None
     echo: Any = None
     function_call: Any = None
@@ -214,7 +215,8 @@ class TokenizeRequest(_Body, kw_only=True):
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the model's own template
+    chat_template: str | None = None  # only with --trust-request-chat-template
+    chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the template
 
 
 class DetokenizeRequest(_Body, kw_only=True):
@@ -241,5 +243,6 @@ def refuse_unsupported(request: GenerationRequest) -> None:
 def _is_neutral(name: str, value: object) -> bool:
     # `is` of types: True == 1, and {"best_of": true} asks for nothing sensible.
     return any(
-        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in _NEUTRAL.get(name, ())
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+        for neutral in NEUTRAL_VALUES.get(name, ())
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +11,13 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from pagewire.checkpoint.generation_config import GenerationDefaults
-from pagewire.ipc.errors import ContextTooLong, InvalidRequest, PagewireError
+from pagewire.ipc.errors import ContextTooLong, InvalidRequest
 from pagewire.ipc.outputs import EngineInfo
 
+from ..http.access.admission import Admission
 from ..http.metrics import Metrics
 from ..http.sse import StreamTimes
-from ..text.chat_template import ChatTemplate
+from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..tokenizer.tokenizer import Tokenizer
 from .errors import ModelNotFound
@@ -32,11 +34,13 @@ class Serving:
     Attributes:
         info: the engine's facts; names[0] is reported as `model`, all are answered to.
         generator: prompts -> text.
-        tokenizer, chat_template: the model's.
+        tokenizer: the model's.
+        chats: makes prompts of chats.
         defaults: sampling values for requests that give none.
         metrics: counts what is done.
-        death: why the engine is gone; None while it is there.
-        times: the limits of streams.
+        admission: the door for new requests.
+        times: the limits of connections.
+        request_timeout_s: the most that a request may take, and what one gets that names no time; None for no limit.
         log_requests: log each request's parameters.
         started_at: Unix time of the start, in seconds.
         clock: seconds, monotonic. wall_clock: Unix time.
@@ -45,11 +49,12 @@ class Serving:
     info: EngineInfo
     generator: TextGenerator
     tokenizer: Tokenizer
-    chat_template: ChatTemplate
+    chats: ChatRenderer
     defaults: GenerationDefaults
     metrics: Metrics
-    death: Callable[[], PagewireError | None]
+    admission: Admission = field(default_factory=Admission)
     times: StreamTimes = field(default_factory=StreamTimes)
+    request_timeout_s: float | None = None
     log_requests: bool = False
     started_at: int = field(default_factory=lambda: int(time.time()))
     clock: Callable[[], float] = time.monotonic
@@ -65,6 +70,18 @@ class Serving:
         if model and model not in names:
             raise ModelNotFound(model)
         return model or names[0]
+
+    def deadline_of(self, request: web.Request, body: GenerationRequest) -> float | None:
+        """Return when a request's time is over, by `clock`; None if it may take as long as it likes.
+
+        Raises:
+            InvalidRequest: its `timeout` is no time.
+        """
+        timeout_s = body.timeout
+        if timeout_s is not None and not 0 < timeout_s < math.inf:
+            raise InvalidRequest(f"timeout must be a positive number of seconds; got {timeout_s}.", param="timeout")
+        given = [limit_s for limit_s in (timeout_s, self.request_timeout_s) if limit_s is not None]
+        return request[ARRIVAL] + min(given) if given else None
 
     def check_prompt_size(self, prompt: str | Sequence[int]) -> None:
         """Refuse a prompt that can't fit the context whatever its tokens are, before time is spent on it.
@@ -84,6 +101,7 @@ class Serving:
 
 SERVING = web.AppKey("serving", Serving)
 REQUEST_ID = web.RequestKey("request_id", str)
+ARRIVAL = web.RequestKey("arrival", float)  # by the serving's clock
 
 
 def request_id(request: web.Request) -> str:

@@ -34,13 +34,16 @@ async def stream_answers(
     """Answer with a stream of events.
 
     Until the engine has accepted every prompt, errors are ordinary HTTP errors. From there on the status is 200 and
-    they are an event, followed by `[DONE]`.
+    they are an event, followed by `[DONE]`. A call with a deadline waits a little longer, for its first output, so that
+    time that ran out before it is a 504: but not so long that a proxy would take the silence for an end.
 
     Raises:
-        PagewireError: the engine didn't accept a prompt.
+        PagewireError: the engine didn't accept a prompt, or failed it soon.
         ConnectionError: the client is gone.
     """
     await call.accepted()
+    if call.has_deadline:
+        await call.begun(serving.times.keep_alive_s)
     async with EventStream(request, serving.times, {"X-Request-Id": request_id(request)}) as stream:
         try:
             await _send_all(stream, call, writer)

@@ -245,6 +245,11 @@ class Generation:
         self._stream.listen(listener)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the prompt is computed and the first output there."""
+        return self._stream.start is not None
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing more comes; what waits can still be taken."""
         return self._stream.end is not None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
@@ -24,13 +25,14 @@ from pagewire.frontend.http import server
 from pagewire.frontend.http.metrics import Metrics
 from pagewire.frontend.http.sse import StreamTimes
 from pagewire.frontend.openai.serving import Serving
-from pagewire.frontend.text.chat_template import ChatTemplate
+from pagewire.frontend.templates.renderer import ChatRenderer, SplitRenderer
 from pagewire.frontend.text.generation import TextGenerator
 from pagewire.frontend.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer
 from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.requests import AddRequest
 from tests.support.fake_core import FakeCore, engine_info
+from tests.support.templates import InProcessRenderer
 
 BOS, EOS, TURN = 256, 257, 258
 SPECIALS = {"<bos>": BOS, "<eos>": EOS, "<turn>": TURN}
@@ -72,6 +74,7 @@ class Running:
         core: the scripted engine.
         client: the connection to it.
         http: a session whose relative URLs are the server's.
+        app: what serves.
     """
 
     core: FakeCore
@@ -79,6 +82,7 @@ class Running:
     serving: Serving
     http: aiohttp.ClientSession
     url: str
+    app: web.Application
 
     async def post(self, path: str, **body: Any) -> tuple[int, Any]:
         """Send a JSON body; return the status and the parsed answer."""
@@ -152,6 +156,7 @@ async def running_server(
     info: dict[str, object] | None = None,
     headers: dict[str, str] | None = None,
     log_requests: bool = False,
+    chats: ChatRenderer | None = None,
     **core_options: Any,
 ) -> AsyncIterator[Running]:
     """Serve a core whose child c answers texts[c] (or token ids) and the end token; the last text repeats."""
@@ -167,17 +172,17 @@ async def running_server(
         await AsyncEngineClient.connect(core.address) as client,
         contextlib.AsyncExitStack() as stack,
     ):
-        metrics = Metrics(client.info.served_model_names[0], client.info)
+        metrics = Metrics(client.info.served_model_names[0], client.info, core_epoch=lambda: client.core_epoch)
         client.add_stats_listener(metrics.step_done)
         serving = Serving(
             info=client.info,
             generator=TextGenerator(client, tokenizer),
             tokenizer=tokenizer,
-            chat_template=ChatTemplate(CHAT_TEMPLATE, special_tokens=tokenizer.special_tokens),
+            chats=chats or SplitRenderer(InProcessRenderer(CHAT_TEMPLATE), None),
             defaults=defaults or GenerationDefaults(),
             metrics=metrics,
-            death=lambda: client.death,
             times=times or StreamTimes(),
+            request_timeout_s=config.request_timeout if config is not None else None,
             log_requests=log_requests,
             started_at=1_700_000_000,
         )
@@ -187,7 +192,7 @@ async def running_server(
         app = server.create_app(serving, config or ServerConfig())
         await stack.enter_async_context(server.serve(app, [listener]))
         http = await stack.enter_async_context(aiohttp.ClientSession(url, headers=headers))
-        yield Running(core, client, serving, http, url)
+        yield Running(core, client, serving, http, url, app)
 
 
 async def aborted(core: FakeCore) -> None:

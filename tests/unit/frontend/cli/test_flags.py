@@ -63,3 +63,7 @@ def test_defaults_are_shown_as_users_would_type_them():
     assert shown["disable_log_stats"] == "off"
     assert shown["max_model_len"] == ""
     assert shown["api_key"] == ""
+
+
+def test_defaults_of_several_values_are_shown_as_they_are_typed():
+    assert {flag.field: flag.shown_default for flag in server_flags()}["allowed_methods"] == "*"

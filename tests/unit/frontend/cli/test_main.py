@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagewire.frontend.cli.main import run
-from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
 from pagewire.ipc.errors import MachineError
 
 
@@ -24,8 +24,8 @@ class RecordingLauncher:
     def serve(self, engine_config: EngineConfig, server_config: ServerConfig) -> int:
         return self._record(engine_config, server_config)
 
-    def run_engine(self, engine_config: EngineConfig, listen: str, insecure: bool) -> int:
-        return self._record(engine_config, listen, insecure)
+    def run_engine(self, engine_config: EngineConfig, listen_config: ListenConfig) -> int:
+        return self._record(engine_config, listen_config)
 
     def _record(self, *call: object) -> int:
         self.calls.append(call)
@@ -159,6 +159,14 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["bench", "--port", "1"], "--port is a flag of `pagewire bench serve`."),
         (["chat"], "chat is not supported yet"),
         (["engine"], "--listen"),
+        (["engine", "--listen", "tcp://h:1", "--curve-key", "k"], "name the clients' public keys by --allow-clients"),
+        (["engine", "--listen", "tcp://h:1", "--allow-clients", "k"], "give --curve-key FILE"),
+        (["engine", "--listen", "tcp://h:1", "--allow-clients", "k", "--curve-key", "k", "--insecure"], "contradict"),
+        (["engine", "--listen", "tcp://h:1", "--engine-key", "k"], "--engine-key is a flag of `pagewire serve`."),
+        (["serve", "--engine", "tcp://h:1", "--engine-key", "k"], "--engine-key and --curve-key go together"),
+        (["serve", "--engine", "tcp://h:1", "--curve-key", "k"], "--engine-key and --curve-key go together"),
+        (["serve", "--engine-key", "k", "--curve-key", "k"], "give its address by --engine"),
+        (["serve", "--allow-clients", "k"], "--allow-clients is a flag of `pagewire engine`."),
     ],
 )
 def test_what_the_command_line_asks_and_is_not_there_is_one_line_and_exit_code_2(
@@ -172,8 +180,16 @@ def test_engine_listens_where_it_is_told():
     assert run(["engine", "a/b", "--listen", "ipc:///tmp/x.sock"], launcher) == 0
     assert run(["engine", "--listen", "tcp://127.0.0.1:5555", "--insecure"], launcher) == 0
     (first, second) = launcher.calls
-    assert first[1:] == ("ipc:///tmp/x.sock", False)
-    assert second[1:] == ("tcp://127.0.0.1:5555", True)
+    assert first[1:] == (ListenConfig(listen="ipc:///tmp/x.sock"),)
+    assert second[1:] == (ListenConfig(listen="tcp://127.0.0.1:5555", insecure=True),)
+
+
+def test_engine_takes_all_keys_up_to_the_next_flag():
+    launcher = RecordingLauncher()
+    args = ["--allow-clients", "a.key", "b.key", "--curve-key", "e.key_secret", "--listen", "tcp://h:1"]
+    assert run(["engine", *args], launcher) == 0
+    ((_, listen),) = launcher.calls
+    assert listen == ListenConfig(listen="tcp://h:1", curve_key="e.key_secret", allow_clients=("a.key", "b.key"))
 
 
 def test_an_attached_frontend_takes_no_flags_of_the_engine(capsys: pytest.CaptureFixture[str]):
@@ -225,3 +241,17 @@ def test_help_loads_nothing_that_only_running_needs(command: str):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_allowed_origins_come_one_by_one_or_as_a_json_list(capsys: pytest.CaptureFixture[str]):
+    expected = ("https://a.example", "https://b.example")
+    for args in (
+        ["--allowed-origins", *expected],
+        ["--allowed-origins", expected[0], "--allowed-origins", expected[1]],
+        ["--allowed-origins", '["https://a.example", "https://b.example"]'],
+        ['--allowed-origins=["https://a.example","https://b.example"]'],
+    ):
+        assert serve(*args)[1].allowed_origins == expected
+    assert serve()[1].allowed_origins == ()
+    assert "no JSON list of texts" in refuse(capsys, "serve", "--allowed-origins", "[https://a.example]")
+    assert "is no origin" in refuse(capsys, "serve", "--allowed-origins", "a.example")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,8 +27,41 @@ async def test_health_is_empty_while_the_engine_lives_and_503_after():
             async with server.http.get(path) as response:
                 assert response.status == status
         status, answer = await server.post("/v1/completions", prompt="p")
-        assert (status, answer["error"]["code"]) == (500, "engine_dead")
-        assert answer["error"]["type"] == "server_error"
+        assert (status, answer["error"]["code"]) == (503, "engine_dead")
+        assert answer["error"]["type"] == "service_unavailable_error"
+
+
+async def test_engine_that_restarts_or_is_silent_is_not_ready_until_it_is_back(monkeypatch):
+    async with running_server() as server:
+
+        async def statuses() -> list[int]:
+            found = []
+            for path in ("/health", "/ping", "/live"):
+                async with server.http.get(path) as response:
+                    found.append(response.status)
+                    if response.status != 200:
+                        assert (await response.json())["error"]["code"] == "engine_dead"
+                        assert int(response.headers["Retry-After"]) >= 1
+            return found
+
+        assert await statuses() == [200, 200, 200]
+        async with asyncio.timeout(10):
+            server.core.answers_pings = False
+            while await statuses() != [503, 503, 200]:
+                pass
+            server.core.answers_pings = True
+            while await statuses() != [200, 200, 200]:
+                pass
+        monkeypatch.setattr(type(server.client), "is_serving", False)
+        assert await statuses() == [503, 503, 200]
+
+
+async def test_draining_server_is_not_ready_but_lives():
+    async with running_server() as server:
+        server.serving.admission.close()
+        for path, status in (("/health", 503), ("/ping", 503), ("/live", 200), ("/metrics", 200)):
+            async with server.http.get(path) as response:
+                assert response.status == status
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import socket
 
 import pytest
+from aiohttp import web
 
+from pagewire.frontend.http import http_protocol
+from pagewire.frontend.http import server as http_server
+from pagewire.frontend.http.sse import StreamTimes
+from pagewire.ipc.config import ServerConfig
+from tests.support.fake_core import until
 from tests.support.http_server import running_server
 
 
@@ -55,3 +63,80 @@ async def test_body_that_can_not_be_decompressed_is_no_error_in_the_log(path, ca
         status, _ = await exchange(server.url, head + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
         assert 400 <= status < 500
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+# ---- slow on purpose
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+QUICK = StreamTimes(head_timeout_s=0.1)
+
+
+@pytest.mark.parametrize("data", [b"\r\n", b"GET /a", b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: "])
+async def test_head_that_does_not_become_complete_is_a_408(data):
+    async with running_server("x", times=QUICK) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        trickling = asyncio.create_task(_trickle(writer, data))
+        async with asyncio.timeout(10):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        trickling.cancel()
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert b"Connection: close" in head
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
+        assert (await server.complete())["choices"][0]["text"] == "x"
+
+
+async def _trickle(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send a little at a time, for ever: each byte alone is in time."""
+    writer.write(data)
+    while True:
+        await asyncio.sleep(0.02)
+        writer.write(b"a" if data != b"\r\n" else b"\r\n")
+
+
+async def test_limit_of_heads_ends_neither_a_slow_body_nor_a_long_answer_nor_an_idle_connection():
+    async with running_server("x", times=QUICK, num_steps=0) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        body = b'{"prompt": "p"}'
+        for _ in range(2):
+            server.core.allow_steps(0)
+            writer.write(HEAD % len(body) + body[:5])
+            await asyncio.sleep(0.2)
+            writer.write(body[5:])
+            await until(lambda: bool(server.core.running))
+            await asyncio.sleep(0.2)
+            server.core.allow_steps(None)
+            answer = await reader.readuntil(b"}}}")
+            assert answer.startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.2)
+        writer.close()
+
+
+async def test_reader_of_a_whole_answer_gets_time_by_its_size_and_no_more(monkeypatch):
+    monkeypatch.setattr(http_protocol, "SLOWEST_READER_BYTES_PER_S", 400 * 2**20)
+    num_bytes = 40 * 2**20  # more than any socket's buffers
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * num_bytes)
+
+    async with (
+        running_server("a", times=StreamTimes(write_timeout_s=0.1)) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        app = http_server.create_app(server.serving, ServerConfig())
+        app.router.add_get("/large", answer)
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setblocking(False)
+        await stack.enter_async_context(http_server.serve(app, [listener]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=1024)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        num_received = 0
+        # It takes something all the time, and too little.
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                while chunk := await reader.read(10_000):
+                    num_received += len(chunk)
+                    await asyncio.sleep(0.001)
+        assert 0 < num_received < num_bytes, "the server closed before the end"
+        assert (await server.complete(max_tokens=1))["choices"][0]["text"] == "a"
+        writer.close()

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from pagewire.frontend.http.metrics import EngineTotals, Histogram, Metrics, RequestRecord
+from pagewire.frontend.http.metrics import Histogram, Metrics, RequestRecord
 from pagewire.ipc.outputs import StepStats
 from tests.support.fake_core import engine_info
 from tests.support.http_server import running_server
@@ -61,14 +61,23 @@ def test_gauges_show_the_last_step_under_both_names():
     assert value(registry, "gpu_cache_usage_perc") == 0.4
 
 
-def test_counters_go_on_after_a_core_restart():
-    totals = EngineTotals()
-    totals.update(StepStats(num_steps=7, num_generation_tokens=100, num_preemptions=2))
-    totals.update(StepStats(num_steps=1, num_generation_tokens=5))
-    assert totals.total("num_generation_tokens") == 105
-    totals.update(StepStats(num_steps=2, num_generation_tokens=6))
-    assert totals.total("num_generation_tokens") == 106
-    assert totals.total("num_preemptions") == 2
+def test_restarts_are_counted_by_process_and_go_on_after_those_of_the_core():
+    epoch = 1
+    metrics = Metrics("m", engine_info(), core_epoch=lambda: epoch, num_core_restarts=lambda: epoch - 1)
+    registry = registered(metrics)
+
+    def restarts(process: str) -> float | None:
+        return registry.get_sample_value("pagewire_restarts_total", {**_LABELS, "process": process})
+
+    assert (restarts("core"), restarts("executor")) == (0, 0)
+    metrics.step_done(StepStats(num_steps=3, num_executor_restarts=2))
+    assert (restarts("core"), restarts("executor")) == (0, 2)
+    epoch = 2
+    assert (restarts("core"), restarts("executor")) == (1, 2)
+    metrics.step_done(StepStats(num_steps=4, num_executor_restarts=0))
+    assert (restarts("core"), restarts("executor")) == (1, 2)
+    metrics.step_done(StepStats(num_steps=5, num_executor_restarts=1))
+    assert (restarts("core"), restarts("executor")) == (1, 3)
 
 
 def test_request_is_counted_by_reason_and_phase():

@@ -17,11 +17,13 @@ from pagewire.frontend.openai.errors import (
 from pagewire.ipc.errors import (
     ConfigError,
     ContextTooLong,
+    DeadlineExceeded,
     EngineDead,
     ExecutorDied,
     InvalidRequest,
     NotFound,
     Overloaded,
+    PoisonRequest,
 )
 
 
@@ -34,7 +36,9 @@ from pagewire.ipc.errors import (
         (NotFound("m"), 404, "invalid_request_error", "not_found"),
         (Unauthorized("m"), 401, "invalid_request_error", "invalid_api_key"),
         (Overloaded("m"), 503, "service_unavailable_error", "overloaded"),
-        (EngineDead("m"), 500, "server_error", "engine_dead"),
+        (DeadlineExceeded("m"), 504, "timeout_error", "deadline_exceeded"),
+        (EngineDead("m"), 503, "service_unavailable_error", "engine_dead"),
+        (PoisonRequest("m"), 500, "server_error", "poison_request"),
         (ExecutorDied("m"), 500, "server_error", "engine_error"),
         (ConfigError("m"), 500, "server_error", "engine_error"),
         (ValueError("m"), 500, "server_error", "internal_error"),
@@ -47,9 +51,20 @@ def test_exception_has_a_status_a_type_and_a_code(error, status, kind, code):
 
 
 def test_overload_says_when_to_try_again():
-    response = error_response(Overloaded("Too many requests wait."))
-    assert response.status == 503
-    assert int(response.headers["Retry-After"]) >= 1
+    response = error_response(Overloaded("Too many requests wait.", retry_after_s=17))
+    assert (response.status, response.headers["Retry-After"]) == (503, "17")
+    assert int(error_response(EngineDead("m")).headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("m"), PoisonRequest("m")])
+def test_clients_are_told_not_to_send_again_what_would_fail_again(error):
+    assert error_response(error).headers["x-should-retry"] == "false"
+
+
+def test_faults_of_the_server_are_scrubbed_and_quotes_of_the_client_are_not():
+    text = "The connection to ipc:///tmp/pagewire-x/core.sock failed."
+    assert describe_error(EngineDead(text))[1].message == "The connection to [address] failed."
+    assert describe_error(InvalidRequest("stop is '/a/b/c'."))[1].message == "stop is '/a/b/c'."
 
 
 def test_lone_surrogate_in_a_message_can_be_sent():

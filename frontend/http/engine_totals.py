@@ -1,0 +1,38 @@
+"""The engine's counters, as one row of numbers that never falls back, whatever restarts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pagewire.ipc.outputs import StepStats
+
+_COUNTERS = (
+    "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions",
+    "num_busy_rows", "num_available_rows", "num_executor_restarts",
+)  # fmt: skip
+
+
+class EngineTotals:
+    """The core's counters as totals since this process started: they go on where a restarted core begins at zero."""
+
+    def __init__(self) -> None:
+        self.latest = StepStats()
+        self._base = StepStats()
+        self._core_epoch: int | None = None
+
+    def update(self, stats: StepStats, core_epoch: int) -> None:
+        """Take a core's stats after a step.
+
+        Args:
+            stats: its counters count from its own start.
+            core_epoch: which life of the core they are of.
+        """
+        if self._core_epoch is not None and core_epoch != self._core_epoch:
+            self._base = msgspec.structs.replace(self._base, **{name: self.total(name) for name in _COUNTERS})
+        self._core_epoch = core_epoch
+        self.latest = stats
+
+    def total(self, name: str) -> int:
+        """Return the total of a counter of `StepStats`."""
+        total: int = getattr(self._base, name) + getattr(self.latest, name)
+        return total
