@@ -31,7 +31,8 @@ from ..cli.refused import explain_unknown_flag
 from ..supervisor.engine_process import prepare_engine
 from ..text.chat_template import Message
 from ..text.generation import Generation, TextChunk, TextGenerator, TextRequest
-from ..text.text_side import load_text_side, read_template
+from ..text.template_source import compile_template, template_source
+from ..text.text_side import load_text_side
 from ..tokenizer.tokenizer import Tokenizer
 from .engine import OfflineEngine
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
@@ -63,6 +64,7 @@ class LLM:
             client, self._text = self._engine.attach(
                 lambda: load_text_side(Path(config.model.model_path), config.model, chat_template=chat_template)
             )
+            self._chat_template = compile_template(self._text.template)
             on_failure.pop_all()
         self._generator = TextGenerator(client, self._text.tokenizer)
         self._request_ids = itertools.count()
@@ -126,9 +128,9 @@ class LLM:
         Raises:
             RequestError: as `generate`; or the template refuses the messages.
         """
-        template = self._text.chat_template
+        template = self._chat_template
         if chat_template is not None:
-            template = read_template(chat_template, self.get_tokenizer())
+            template = compile_template(template_source(self.get_tokenizer(), chat_template))
         prompts = [
             OfflinePrompt(
                 text=template.render(

@@ -12,9 +12,13 @@ from aiohttp import web
 from pagewire.ipc.errors import InvalidRequest
 
 from .errors import BodyTimeout, UnreadableBody, UnsupportedMediaType
+from .json_depth import is_deeper
 
 # The longest wait for a whole body: a client that trickles bytes must not hold a connection for ever.
 BODY_TIMEOUT_S = 60.0
+# Objects and lists within one another. Values that are passed on as they are (template variables, JSON schemas) are
+# walked by code that calls itself, so the decoder's own limit of about 1000 would be too late.
+MAX_DEPTH = 64
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -56,13 +60,22 @@ class JsonBody(Generic[T]):
             InvalidRequest: it isn't JSON, or not of this endpoint's shape.
         """
         try:
-            return self._decoder.decode(body)
+            decoded = self._decoder.decode(body)
         except msgspec.ValidationError as exc:
             raise _invalid_value(str(exc)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise InvalidRequest(f"The body is not valid JSON: {exc}.") from None
         except RecursionError:
-            raise InvalidRequest("The body is nested too deeply.") from None
+            raise _too_deep() from None
+        if is_deeper(body, MAX_DEPTH):
+            raise _too_deep()
+        return decoded
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(
+        f"The body nests more than {MAX_DEPTH} objects and lists within one another; send it flatter."
+    )
 
 
 def _invalid_value(text: str) -> InvalidRequest:

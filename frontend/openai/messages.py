@@ -6,7 +6,8 @@ from typing import Any
 
 from pagewire.ipc.errors import InvalidRequest
 
-from ..text.chat_template import ChatTemplate
+from ..templates.jobs import RenderChat
+from ..templates.renderer import ChatRenderer
 from .schema import ChatMessage, ChatRequest, TokenizeRequest
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -14,21 +15,25 @@ ROLES = ("system", "developer", "user", "assistant")
 _EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id")
 
 
-def render_messages(template: ChatTemplate, request: ChatRequest | TokenizeRequest) -> str:
-    """Return the prompt that the model's chat template makes of a request's messages.
+async def render_messages(renderer: ChatRenderer, request: ChatRequest | TokenizeRequest) -> str:
+    """Return the prompt that a chat template makes of a request's messages: the model's, or the request's own.
 
     Raises:
-        InvalidRequest: a message has a part that isn't served, or the template refuses them.
+        InvalidRequest: a message has a part that isn't served, the template refuses them, or the request brings one and
+            may not.
     """
     assert request.messages is not None
     continues = bool(request.continue_final_message)
     # A continued message leaves no room for a new one, so that is what continue_final_message alone means.
     begins = not continues if request.add_generation_prompt is None else request.add_generation_prompt
-    return template.render(
-        [_as_mapping(message, index) for index, message in enumerate(request.messages)],
-        add_generation_prompt=begins,
-        continue_final_message=continues,
-        template_arguments=request.chat_template_kwargs,
+    return await renderer.render(
+        RenderChat(
+            messages=[_as_mapping(message, index) for index, message in enumerate(request.messages)],
+            add_generation_prompt=begins,
+            continue_final_message=continues,
+            template_arguments=request.chat_template_kwargs,
+            source=request.chat_template,
+        )
     )
 
 

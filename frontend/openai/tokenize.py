@@ -27,7 +27,7 @@ async def tokenize(request: web.Request) -> web.Response:
         text, adds_special = body.prompt, body.add_special_tokens is not False
     else:
         # The template prints the begin-of-text token itself.
-        text, adds_special = render_messages(serving.chat_template, body), bool(body.add_special_tokens)
+        text, adds_special = await render_messages(serving.chats, body), bool(body.add_special_tokens)
     serving.check_prompt_size(text)
     token_ids = await serving.tokenizer.encode_async(text, add_special_tokens=adds_special)
     spellings = [serving.tokenizer.token_spelling(token_id) for token_id in token_ids]

@@ -29,9 +29,10 @@ Message = Mapping[str, Any]
 
 # Marks the end of the text to continue; the space shows whether the template trims what it is given.
 _CONTINUE_MARK = "<|pagewire-continue-here|> "
-# What is raised inside a template: undefined names, wrong types, missing keys, numbers out of range, deep recursion.
+# What is raised inside a template: undefined names, wrong types, missing keys, numbers out of range, deep recursion (a
+# RuntimeError, as is a loop over what it changes).
 _TEMPLATE_FAULTS = (
-    jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+    jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError,
 )  # fmt: skip
 _NO_TEMPLATE = (
     "this model has no chat template, so messages can't become a prompt: start the server with --chat-template FILE, "
@@ -148,6 +149,11 @@ def _compile(source: str, now: Callable[[], dt.datetime]) -> jinja2.Template:
     except jinja2.TemplateSyntaxError as error:
         raise InvalidRequest(
             f"the chat template is no valid Jinja: {error.message} (line {error.lineno})", param="chat_template"
+        ) from error
+    # Jinja writes Python, which has limits of its own: twenty loops one in another, for one.
+    except (SyntaxError, *_TEMPLATE_FAULTS) as error:
+        raise InvalidRequest(
+            f"the chat template can't be compiled: {error or type(error).__name__}", param="chat_template"
         ) from error
 
 

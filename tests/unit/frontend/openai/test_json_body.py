@@ -44,6 +44,23 @@ async def test_malformed_body_is_a_400(body):
         assert (await server.complete())["choices"][0]["text"] == "x"
 
 
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"[" * 62 + b"]" * 62, 200),
+        (b"[" * 63 + b"]" * 63, 400),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, 400),
+        (b'"' + b"[" * 5000 + b'"', 200),
+        (b"[" + b"[],{}," * 10_000 + b"1]", 200),
+    ],
+)
+async def test_body_nests_so_many_objects_and_lists_and_no_more(value, status):
+    async with running_server("x") as server:
+        answered, answer = await post_raw(server, b'{"prompt": "a", "metadata": {"a": ' + value + b"}}")
+        assert answered == status
+        assert status == 200 or "more than 64 objects and lists" in answer["error"]["message"]
+
+
 async def test_body_that_can_not_be_decompressed_is_a_400():
     async with running_server("x") as server:
         async with server.http.post(

@@ -1,0 +1,251 @@
+"""GET /openapi.json: the server's interface, written from the very structs that read and write its bodies.
+
+Source: OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0); its schemas are those of JSON Schema 2020-12, as msgspec
+writes them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from pagewire.version import __version__
+
+from .errors import ErrorResponse
+from .json_body import encode_json
+from .responses import (
+    ChatChunk,
+    ChatResponse,
+    CompletionResponse,
+    DetokenizeResponse,
+    ModelCard,
+    ModelList,
+    TokenizeResponse,
+)
+from .schema import (
+    NEUTRAL_VALUES,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    TokenizeRequest,
+)
+
+JsonObject = dict[str, Any]  # Any: a JSON document, written for others to read
+
+_REF = "#/components/schemas/{name}"
+_TEXT = "text/plain"
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /version."""
+
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One route as clients see it.
+
+    Attributes:
+        answer: the JSON body of a 200; a text's media type; None for an empty body.
+        event: the JSON of each event, where `stream` is true.
+        errors: statuses besides those that every operation, or every one with a body, can have.
+        is_open: whether it is answered without an API key.
+    """
+
+    method: str
+    path: str
+    summary: str
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | str | None = None
+    event: type[msgspec.Struct] | None = None
+    errors: tuple[int, ...] = ()
+    is_open: bool = False
+
+
+OPERATIONS = (
+    Operation(
+        method="post",
+        path="/v1/chat/completions",
+        summary="Answer a conversation",
+        body=ChatRequest,
+        answer=ChatResponse,
+        event=ChatChunk,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(
+        method="post",
+        path="/v1/completions",
+        summary="Continue one text or several",
+        body=CompletionRequest,
+        answer=CompletionResponse,
+        event=CompletionResponse,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(method="get", path="/v1/models", summary="List the models", answer=ModelList, errors=(503,)),
+    Operation(method="get", path="/v1/models/{model}", summary="Describe a model", answer=ModelCard, errors=(404, 503)),
+    Operation(
+        method="post",
+        path="/tokenize",
+        summary="Turn a text or a conversation into token ids",
+        body=TokenizeRequest,
+        answer=TokenizeResponse,
+        errors=(404, 500, 503),
+    ),
+    Operation(
+        method="post",
+        path="/detokenize",
+        summary="Turn token ids into text",
+        body=DetokenizeRequest,
+        answer=DetokenizeResponse,
+        errors=(404, 500, 503),
+    ),
+    Operation(
+        method="get", path="/health", summary="Whether requests can be answered now", errors=(503,), is_open=True
+    ),
+    Operation(method="get", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
+    Operation(method="post", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
+    Operation(method="get", path="/live", summary="Whether the process runs", is_open=True),
+    Operation(method="get", path="/version", summary="The server's version", answer=Version),
+    Operation(method="get", path="/metrics", summary="Figures for Prometheus", answer=_TEXT),
+    Operation(method="get", path="/metrics/", summary="The same as /metrics", answer=_TEXT),
+    Operation(method="get", path="/openapi.json", summary="This description", answer="application/json", errors=(503,)),
+)
+
+_ERRORS = {
+    400: "A value is malformed, out of range or not supported; `param` names the field. Or this is no HTTP.",
+    401: "The API key is missing or wrong.",
+    404: "The model does not exist.",
+    408: "The request did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is not declared as JSON.",
+    417: "The Expect header asks for something else than 100-continue.",
+    431: "A header or the path is too long.",
+    500: "The server's fault; the request may be sent again, unless the message says that it ends a process.",
+    503: "The server is full, restarting or shutting down.",
+    504: "The time that the request was given is over.",
+}
+_ALWAYS = (400, 408, 417, 431)
+_WITH_BODY = (413, 415)
+
+
+async def describe(_request: web.Request) -> web.Response:
+    """The description, the same for every request."""
+    return web.Response(body=_encoded_description(), content_type="application/json", charset="utf-8")
+
+
+@functools.cache
+def _encoded_description() -> bytes:
+    return encode_json(describe_api())
+
+
+def describe_api() -> JsonObject:
+    """Return the OpenAPI document."""
+    structs = {struct for operation in OPERATIONS for struct in _structs(operation)} | {ErrorResponse}
+    by_name = sorted(structs, key=lambda struct: struct.__name__)
+    _, schemas = msgspec.json.schema_components(by_name, ref_template=_REF)
+    for request in (ChatRequest, CompletionRequest):
+        _describe_unsupported(request, schemas[request.__name__]["properties"])
+    paths: JsonObject = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _describe(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "pagewire",
+            "version": __version__,
+            "description": "OpenAI's completions and chat completions, with vLLM's additional fields. Unknown fields "
+            "are refused. null always means that a field is not given.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "apiKey": {"type": "http", "scheme": "bearer", "description": "Needed if the server has API keys."}
+            },
+        },
+    }
+
+
+def _structs(operation: Operation) -> Iterator[type[msgspec.Struct]]:
+    for struct in (operation.body, operation.answer, operation.event):
+        if isinstance(struct, type):
+            yield struct
+
+
+def _describe_unsupported(request: type[GenerationRequest], properties: JsonObject) -> None:
+    for name in request.unsupported_fields:
+        properties[name] = {
+            "enum": [None, *NEUTRAL_VALUES.get(name, ())],
+            "description": "Not supported (yet): only values that ask for nothing are taken.",
+        }
+
+
+def _describe(operation: Operation) -> JsonObject:
+    described: JsonObject = {
+        "operationId": operation.method + re.sub(r"\W", "_", re.sub(r"[{}]", "", operation.path)),
+        "summary": operation.summary,
+        "responses": {"200": _describe_answer(operation)},
+    }
+    if "{model}" in operation.path:
+        described["parameters"] = [
+            {
+                "name": "model",
+                "in": "path",
+                "required": True,
+                "description": "A name of the list; it may hold slashes.",
+                "schema": {"type": "string", "minLength": 1},
+            }
+        ]
+    if operation.body is not None:
+        content = {"application/json": {"schema": _reference(operation.body)}}
+        described["requestBody"] = {"required": True, "content": content}
+    statuses = {*_ALWAYS, *operation.errors, *(_WITH_BODY if operation.body is not None else ())}
+    if not operation.is_open:
+        statuses.add(401)
+        described["security"] = [{"apiKey": []}, {}]
+    described["responses"] |= {str(status): _describe_error(status) for status in sorted(statuses)}
+    return described
+
+
+def _describe_answer(operation: Operation) -> JsonObject:
+    match operation.answer:
+        case None:
+            return {"description": "An empty body."}
+        case str() as media_type:
+            return {"description": operation.summary, "content": {media_type: {}}}
+        case struct:
+            content: JsonObject = {"application/json": {"schema": _reference(struct)}}
+    if operation.event is not None:
+        content["text/event-stream"] = {
+            "schema": {
+                "type": "string",
+                "description": f"If `stream` is true: events `data: JSON`, each a {operation.event.__name__} or, as "
+                "the last but one, an ErrorResponse; then `data: [DONE]`. Lines that begin with a colon keep the "
+                "connection alive.",
+            }
+        }
+    return {"description": operation.summary, "content": content}
+
+
+def _describe_error(status: int) -> JsonObject:
+    described: JsonObject = {
+        "description": _ERRORS[status],
+        "content": {"application/json": {"schema": _reference(ErrorResponse)}},
+    }
+    if status == 503:
+        described["headers"] = {
+            "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+        }
+    return described
+
+
+def _reference(struct: type[msgspec.Struct]) -> JsonObject:
+    return {"$ref": _REF.format(name=struct.__name__)}
