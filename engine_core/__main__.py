@@ -33,6 +33,7 @@ def main() -> int:
             runtime_dir=RuntimeDir(Path(bootstrap.runtime_dir)),
             watch=ParentWatch(bootstrap.parent_pid),
             core_epoch=bootstrap.core_epoch,
+            num_blocks=bootstrap.num_blocks,
             keys=bootstrap.server_keys,
         )
     except PagewireError as exc:

@@ -24,8 +24,10 @@ from .stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
 
-# From its start to its first message a process needs some tenths of a second, or many seconds on a cold, busy disk.
-_FIRST_MESSAGE_S = 30.0
+# From its start to its first message a process needs some tenths of a second; the first of all, on a cold and busy disk,
+# many seconds.
+_FIRST_MESSAGE_S = 20.0
+_LATER_FIRST_MESSAGE_S = 5.0
 _LAST_WORDS_S = 0.2  # an executor that fails says why before it ends; its message may arrive after its death notice
 
 
@@ -67,6 +69,7 @@ class ExecutorSupervisor:
         poller: zmq.Poller,
         *,
         core_epoch: int,
+        num_blocks: int | None,
         module: str,
         now: float,
     ) -> None:
@@ -78,6 +81,7 @@ class ExecutorSupervisor:
             config: has the limits; sent to every executor.
             poller: what the loop waits in.
             core_epoch: of the core itself.
+            num_blocks: the pool size that an earlier core's executors settled, None to have it measured.
             module: what to run.
             now: seconds on the loop's monotonic clock.
         """
@@ -88,13 +92,12 @@ class ExecutorSupervisor:
         self._has_served = core_epoch > 1
         self._budget = RestartBudget("the executor", config.supervision.max_restarts)
         self._stall = StallWatch(config.supervision.stall_limit)
-        self._stall_limit_s = config.supervision.stall_limit
-        self._num_blocks: int | None = None
+        self._num_blocks = num_blocks
         self._num_in_flight = 0
         self._death: ExecutorDeath | None = None
         self._lost_s: float | None = None
         self._state = _State.LOADING
-        self._group = self._start_group(epoch=1)
+        self._group = self._start_group(epoch=1, num_blocks=num_blocks)
         self._stall.expect(now, _FIRST_MESSAGE_S)
 
     @property
@@ -189,7 +192,7 @@ class ExecutorSupervisor:
         if self._state is _State.ENDING and self._group.reap():
             self._group = self._start_group(epoch=self._group.epoch + 1, num_blocks=self._num_blocks)
             self._state = _State.LOADING
-            self._stall.expect(now, _FIRST_MESSAGE_S)
+            self._stall.expect(now, _LATER_FIRST_MESSAGE_S)
             logger.info("executor epoch %d starts", self._group.epoch)
 
     def stop(self, *, grace_s: float = 0.0) -> None:
@@ -218,7 +221,7 @@ class ExecutorSupervisor:
             return ExecutorDeath(death.text, came_from_outside=death.was_killed)
         if self._stall.is_overdue(now):
             is_loading = self._state is _State.LOADING
-            what = "said nothing while it started" if is_loading else "did not answer a step"
-            text = f"the executor {what} for longer than it may (--stall-limit {self._stall_limit_s:g})"
+            what = "gave no sign of life while it started" if is_loading else "did not answer a step"
+            text = f"the executor {what} for {self._stall.allowed_s:g} s (--stall-limit)"
             return ExecutorDeath(text, came_from_outside=True)
         return None

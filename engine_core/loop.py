@@ -62,10 +62,13 @@ class EngineCore:
         runtime_dir: RuntimeDir,
         watch: ParentWatch,
         core_epoch: int = 1,
+        num_blocks: int | None = None,
         executor_module: str = "pagewire.gpu_executor",
         keys: ServerKeys | None = None,
     ) -> None:
         """Listen on `address`, with `keys` for the clients that these name alone, and start the executors.
+
+        `num_blocks` is the pool size that an earlier core's executors settled, None to have it measured.
 
         Raises:
             StartError: the address can't be bound, or the model's files can't be read.
@@ -85,6 +88,7 @@ class EngineCore:
             config,
             self._poller,
             core_epoch=core_epoch,
+            num_blocks=num_blocks,
             module=executor_module,
             now=self._started,
         )

@@ -41,6 +41,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
         started_by_main_thread: the kernel's parent-death signal fires when the starting *thread* ends, so it is
             asked for only if that thread lives as long as its process.
         core_epoch: counts the cores that the supervisor has started; an executor's is its core's.
+        num_blocks: the pool size that the first core's executors settled; None to measure it.
         config: the engine core's configuration; executors get theirs by `LoadModel`.
         server_keys: of `address`, if it is on tcp:// with keys. They come this way because nobody else can read a
             pipe, as one can arguments and environments.
@@ -53,6 +54,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     started_by_main_thread: bool = False
     core_epoch: int = 1
+    num_blocks: int | None = None
     config: EngineConfig | None = None
     server_keys: ServerKeys | None = None
 
@@ -61,8 +63,8 @@ class ChildProcess:
     """A running child and its death notice."""
 
     def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
-                 core_epoch: int = 1, config: EngineConfig | None = None, server_keys: ServerKeys | None = None,
-                 pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
+                 core_epoch: int = 1, num_blocks: int | None = None, config: EngineConfig | None = None,
+                 server_keys: ServerKeys | None = None, pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
         """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
         self.name = name
         bootstrap = Bootstrap(
@@ -73,6 +75,7 @@ class ChildProcess:
             log_level=log_level,
             started_by_main_thread=threading.current_thread() is threading.main_thread(),
             core_epoch=core_epoch,
+            num_blocks=num_blocks,
             config=config,
             server_keys=server_keys,
         )

@@ -21,7 +21,7 @@ from .utility_calls import UtilityCalls
 logger = logging.getLogger(__name__)
 
 # What a new core may find otherwise than the last: how long its start took, and how much memory was free.
-_MAY_DIFFER = {"startup": (), "memory": "", "num_blocks": 0}
+_MAY_DIFFER = {"startup": (), "memory": ""}
 
 
 class Session:

@@ -85,7 +85,7 @@ class EngineProcess:
         if keys is not None:
             keys, self.client_keys = keys.with_client("the supervisor")
 
-        def start_core(epoch: int) -> ChildProcess:
+        def start_core(epoch: int, num_blocks: int | None) -> ChildProcess:
             return ChildProcess(
                 core_module,
                 name="core",
@@ -93,6 +93,7 @@ class EngineProcess:
                 runtime_dir=runtime_dir.path,
                 log_level=config.log_level,
                 core_epoch=epoch,
+                num_blocks=num_blocks,
                 config=config,
                 server_keys=keys,
             )
@@ -111,14 +112,17 @@ class EngineProcess:
         """Which core that is, from 1 on."""
         return self._core.epoch
 
-    def restart(self) -> None:
+    def restart(self, num_blocks: int) -> None:
         """Start the next core at the same address, after the last one is killed and reaped.
+
+        Args:
+            num_blocks: the pool size of the first. Measured anew it might be smaller, and requests would fit no longer.
 
         Raises:
             OSError: the system starts no process.
         """
         if self._stop.alive:
-            self._core.replace()
+            self._core.replace(num_blocks)
 
     def stop(self) -> None:
         """Stop the core and its executors in order, reap it, remove the sockets. Stopping twice is fine."""
@@ -128,15 +132,15 @@ class EngineProcess:
 class _Core:
     """The core that runs now. It is apart, because what is stopped at the end must not hold the `EngineProcess`."""
 
-    def __init__(self, start: Callable[[int], ChildProcess]) -> None:
+    def __init__(self, start: Callable[[int, int | None], ChildProcess]) -> None:
         self._start = start
         self.epoch = 1
-        self.process = start(1)
+        self.process = start(1, None)
 
-    def replace(self) -> None:
+    def replace(self, num_blocks: int) -> None:
         self.process.kill()
         self.epoch += 1
-        self.process = self._start(self.epoch)
+        self.process = self._start(self.epoch, num_blocks)
 
 
 def _stop(core: _Core, runtime_dir: RuntimeDir, address: str, owner_pid: int, trace_path: str | None) -> None:

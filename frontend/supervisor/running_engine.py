@@ -138,7 +138,7 @@ class RunningEngine:
             if cause is None:
                 logger.error("%s; starting core %d", how, self._engine.core_epoch + 1)
                 try:
-                    self._start_next()
+                    self._start_next(client.info.num_blocks)
                 except OSError as exc:
                     cause = f"another one can't be started: {exc.strerror or exc}"
             if cause is not None:
@@ -147,8 +147,8 @@ class RunningEngine:
                 client.mark_dead(EngineDead(f"The engine has given up: {cause}. Last, {how}."))
                 return
 
-    def _start_next(self) -> None:
-        self._engine.restart()
+    def _start_next(self, num_blocks: int) -> None:
+        self._engine.restart(num_blocks)
         self._started_at = time.monotonic()
         self._watch_process()
 

@@ -14,7 +14,7 @@ import sys
 
 from pagewire.ipc.process import Bootstrap, ParentWatch, read_bootstrap
 from pagewire.ipc.requests import AddRequest
-from tests.support.fake_core import FakeCore
+from tests.support.fake_core import FakeCore, engine_info
 
 FAULT = "FAKE_CORE_FAULT"
 CRASH_EXIT_CODE = 70
@@ -27,7 +27,14 @@ async def serve(bootstrap: Bootstrap, fault: str) -> int:
         asyncio.get_running_loop().add_reader(fd, stopped.set)
     # Each core takes a few steps and then waits: what it is asked for goes on in the next one.
     num_steps = 0 if fault == "ends_on_add" else 3
-    core = FakeCore(address=bootstrap.address, core_epoch=bootstrap.core_epoch, num_steps=num_steps)
+    # Measured anew, a pool would have another size: who takes the place of a core is told its.
+    num_blocks = bootstrap.num_blocks or 64 // bootstrap.core_epoch
+    core = FakeCore(
+        address=bootstrap.address,
+        core_epoch=bootstrap.core_epoch,
+        num_steps=num_steps,
+        info=engine_info(num_blocks=num_blocks),
+    )
     async with core:
         if fault == "ends_on_add":
             await core.next(AddRequest)
