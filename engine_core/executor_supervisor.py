@@ -24,8 +24,8 @@ from .stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
 
-# From its start to its first message a process needs some tenths of a second; the first of all, on a cold and busy disk,
-# many seconds.
+# From its start to its first message a process needs some tenths of a second; the first of all, on a cold and busy
+# disk, many seconds.
 _FIRST_MESSAGE_S = 20.0
 _LATER_FIRST_MESSAGE_S = 5.0
 _LAST_WORDS_S = 0.2  # an executor that fails says why before it ends; its message may arrive after its death notice

@@ -14,10 +14,14 @@ class StallWatch:
 
     Args:
         limit_s: seconds without an answer that are tolerated, whatever the executors have announced.
+
+    Attributes:
+        allowed_s: how long the silence may last that is watched now.
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
+        self.allowed_s = limit_s
         self._deadline = math.inf
         self._last_look = -math.inf
 
@@ -28,7 +32,8 @@ class StallWatch:
 
     def expect(self, now: float, limit_s: float = 0.0) -> None:
         """Expect something from now on, within `limit_s` seconds if that is more than the limit."""
-        self._deadline = now + max(limit_s, self._limit_s)
+        self.allowed_s = max(limit_s, self._limit_s)
+        self._deadline = now + self.allowed_s
         self._last_look = now
 
     def rest(self) -> None:

@@ -17,7 +17,7 @@ from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import ExecutorFailed, FromExecutor, LoadModel, Shutdown, ToExecutor
 
-from .pulse import IMPORT_LIMIT_S, LOAD_LIMIT_S, Pulse
+from .pulse import Pulse, longest_silence_s
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -41,13 +41,16 @@ def main() -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     channel = bind_core(context, bootstrap.address)
     message = channel.recv()
-    code = serve(channel, message, started) if isinstance(message, LoadModel) else 0
+    code = 0
+    if isinstance(message, LoadModel):
+        is_first = bootstrap.core_epoch == 1 and message.executor_epoch == 1
+        code = serve(channel, message, started, longest_silence_s(is_first=is_first))
     channel.socket.close(linger=_LAST_WORDS_MS if code else 0)
     context.term()
     return code
 
 
-def serve(channel: PairChannel[ToExecutor], load: LoadModel, started: float) -> int:
+def serve(channel: PairChannel[ToExecutor], load: LoadModel, started: float, silence_s: float) -> int:
     """Load the model, then answer messages one by one; return the exit code.
 
     An exception is this process's end: what it leaves in memory is unknown, so the core starts another one.
@@ -56,12 +59,13 @@ def serve(channel: PairChannel[ToExecutor], load: LoadModel, started: float) -> 
         channel: to the core.
         load: its first message.
         started: when the process started, by `time.perf_counter`.
+        silence_s: how long it may be silent while it loads before it counts as hung.
     """
     epoch = load.executor_epoch
     try:
-        with Pulse(channel, epoch=epoch, reason="importing", limit_s=IMPORT_LIMIT_S):
+        with Pulse(channel, epoch=epoch, reason="importing", limit_s=silence_s):
             worker = _import_worker(channel, started)
-        with Pulse(channel, epoch=epoch, reason="loading the model", limit_s=LOAD_LIMIT_S):
+        with Pulse(channel, epoch=epoch, reason="loading the model", limit_s=silence_s):
             reply = worker.handle(load)
         _answer(channel, worker, reply)
         return 0

@@ -8,11 +8,20 @@ from types import TracebackType
 from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.steps import ExecutorBusy, ToExecutor
 
-# The limits are for one silence, not for the whole work: an import holds the interpreter while the system maps a
-# library of hundreds of megabytes, which takes long where the disk is cold and slow.
-IMPORT_LIMIT_S = 20.0
-LOAD_LIMIT_S = 10.0
 _INTERVAL_S = 0.5
+# How long one silence may last, not the whole work. An import holds the interpreter while the system maps a library of
+# hundreds of megabytes: 0.6 s on 2 cores, 1.0 s where others use them as well, much longer from a cold and slow disk.
+_FIRST_LIMIT_S = 20.0
+_LATER_LIMIT_S = 5.0  # what an earlier executor has read is in memory
+
+
+def longest_silence_s(*, is_first: bool) -> float:
+    """Return how long an executor that loads may be silent, in seconds, before it counts as hung.
+
+    Args:
+        is_first: no executor of this engine has read the same files before.
+    """
+    return _FIRST_LIMIT_S if is_first else _LATER_LIMIT_S
 
 
 class Pulse:

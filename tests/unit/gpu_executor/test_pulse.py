@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pagewire.gpu_executor.pulse import Pulse
+from pagewire.gpu_executor.pulse import Pulse, longest_silence_s
 from pagewire.ipc.channels import PairChannel, bind_core, connect_executor
 from pagewire.ipc.steps import ExecutorBusy, FromExecutor, ToExecutor
 
@@ -55,3 +55,7 @@ def test_failure_within_the_block_ends_the_pulse(ends: Ends):
     with pytest.raises(MemoryError), pulse:
         raise MemoryError
     assert not pulse._thread.is_alive()
+
+
+def test_later_executor_may_be_silent_for_less_time_than_the_first():
+    assert longest_silence_s(is_first=False) < longest_silence_s(is_first=True)
