@@ -31,6 +31,9 @@ def build_request(
     min_tokens: int = 0,
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
+    timeout_s: float | None = None,
+    is_readded: bool = False,
+    num_deaths: int = 0,
 ) -> AddRequest:
     """Return a request; one with `min_tokens` masks its end tokens as a client would ask."""
     sampling = Sampling(
@@ -49,6 +52,9 @@ def build_request(
         task=task,
         priority=priority,
         cache_salt=salt,
+        timeout_s=timeout_s,
+        is_readded=is_readded,
+        num_deaths=num_deaths,
     )
 
 
@@ -64,6 +70,8 @@ def build_driver(
     caching: bool = True,
     vocab_size: int = VOCAB_SIZE,
     target_itl_ms: float = 0,
+    max_waiting_requests: int = 0,
+    max_waiting_tokens: int = 0,
     fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
 ) -> EngineDriver:
     """Return an engine over a fake executor, whose steps take 1 ms a token; prefills are not limited."""
@@ -75,6 +83,8 @@ def build_driver(
             target_itl_ms=target_itl_ms,
             async_scheduling=is_async,
             scheduling_policy="priority" if policy == "priority" else "fcfs",
+            max_waiting_requests=max_waiting_requests,
+            max_waiting_tokens=max_waiting_tokens,
         ),
     )
     limits = RequestLimits(

@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from pagewire.engine_core.engine import Engine
+from pagewire.frontend.client.journal import JournalEntry
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import FinishReason, RequestEnd, RequestStart, StepOutputs, TokenDelta, TokenLogprobs
-from pagewire.ipc.requests import AbortRequests, AddRequest
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, StepResult
 from tests.support.fake_executor import FakeExecutor, solo_answers
 
@@ -34,6 +35,9 @@ class Transcript:
     is_accepted: bool = False
     start: RequestStart | None = None
     end: RequestEnd | None = None
+
+    def __post_init__(self) -> None:
+        self.entry = JournalEntry(self.request)
 
 
 class EngineDriver:
@@ -66,6 +70,43 @@ class EngineDriver:
     def abort(self, *request_ids: int, children: list[tuple[int, int]] | None = None) -> None:
         self.engine.abort(ALICE, AbortRequests(request_ids=list(request_ids), children=children or []), self.now)
         self.collect()
+
+    def expire(self, now: float) -> None:
+        """Let the time come at which requests are late."""
+        self.now = now
+        self.engine.fail_late(now)
+        self._check_invariants()
+        self.collect()
+
+    def block_tables(self) -> list[dict[str, object]]:
+        """Return what the engine says of its living children."""
+        result = self.engine.call_utility(ALICE, CallUtility(call_id=0, method="block_tables")).result
+        assert isinstance(result, list)
+        return result
+
+    def restart_core(self, successor: EngineDriver) -> None:
+        """Go on with the engine and the executor of another driver, which know of nothing.
+
+        What the old engine had not told is lost; the clients add their living requests again.
+        """
+        self.engine, self.executor = successor.engine, successor.executor
+        self.results.clear()
+        for (client, _), transcript in self.transcripts.items():  # in the order of their arrival
+            if transcript.end is None:
+                transcript.is_accepted = False
+                message = transcript.entry.addition(is_readded=True, timeout_s=transcript.request.timeout_s)
+                self.engine.add_request(client, message, self.now)
+        self._check_invariants()
+        self.collect()
+
+    def restart_executor(self, executor: FakeExecutor, executor_epoch: int) -> None:
+        """Go on with another executor, which holds nothing."""
+        self.engine.lose_executor("it was killed")
+        self._check_invariants()
+        self.results.clear()
+        self.executor = executor
+        self.collect()
+        self.engine.resume(executor_epoch)
 
     def send(self) -> ExecuteStep | None:
         """Let the engine schedule one step, if it can."""
@@ -191,6 +232,7 @@ class EngineDriver:
         child = transcript.children[delta.child]
         assert child.finish_reason is None, "a delta after the child's end"
         assert delta.first_index == len(child.token_ids), "tokens were lost or sent twice"
+        assert transcript.entry.record(delta) == delta, "the journal takes up all that is told, as it is"
         child.token_ids += delta.token_ids
         child.logprobs += delta.logprobs
         child.finish_reason = delta.finish_reason

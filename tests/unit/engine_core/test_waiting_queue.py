@@ -56,3 +56,35 @@ def test_finished_child_is_dropped_wherever_it_waits():
 
 def test_empty_queue_has_no_head():
     assert WaitingQueue().peek() is None
+
+
+def test_requests_that_wait_for_their_first_step_are_counted_with_their_prompts():
+    first, second, preempted = (build_child(arrival) for arrival in (1, 2, 3))
+    preempted.request.first_scheduled_s = 0.0
+    queue = WaitingQueue()
+    for child in (first, second, preempted):
+        queue.push(child)
+    assert (len(queue), queue.num_new_requests, queue.num_new_tokens) == (3, 2, 2)
+    second.move_to(ChildStatus.FINISHED)
+    queue.discard(second)
+    assert (len(queue), queue.num_new_requests, queue.num_new_tokens) == (2, 1, 1)
+    assert queue.peek() is first
+    queue.pop()
+    assert (len(queue), queue.num_new_requests, queue.num_new_tokens) == (1, 0, 0)
+
+
+def test_others_are_held_back_while_one_request_is_alone_and_keep_their_places():
+    first, second, third, fourth = (build_child(arrival) for arrival in (1, 2, 3, 4))
+    queue = WaitingQueue()
+    for child in (third, first, second):
+        queue.push(child)
+    queue.isolate(second.request)
+    queue.push(fourth)
+    assert len(queue) == 4
+    assert set(queue.children()) == {first, second, third, fourth}
+    assert list(drain(queue)) == [second]
+    third.move_to(ChildStatus.FINISHED)
+    queue.discard(third)
+    queue.isolate(None)
+    assert len(queue) == 2
+    assert list(drain(queue)) == [first, fourth]
