@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,6 +34,7 @@ def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
     """
     load_tls(config)
     load_api_keys(config)
+    allow_many_connections()
     try:
         sockets = [_bind_unix(Path(config.uds))] if config.uds is not None else _bind_tcp(config.host, config.port)
     except OSError as exc:
@@ -46,6 +49,19 @@ def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
             sock.close()
         if config.uds is not None:
             Path(config.uds).unlink(missing_ok=True)
+
+
+def allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: each request under way is a connection."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # macOS calls the hard limit infinite and refuses it; then the soft one has to do.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def describe_listeners(sockets: Sequence[socket.socket], *, is_tls: bool = False) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ import uvloop
 
 from pagewire.ipc.errors import ConfigError, MachineError
 
+from ...http.listener import allow_many_connections
 from ..dataset.datasets import SampleRequest
 from .comparison import ComparedRun, compare, comparison_json, comparison_table, run_line
 from .config import BenchServeConfig, LoadPoint, Target
@@ -47,7 +46,7 @@ def run(config: BenchServeConfig, say: Say) -> int:
     folder = _result_folder(config)
     if config.plot is not None:
         check_plot(Path(config.plot))
-    _allow_many_connections()
+    allow_many_connections()
     return _run_several(config, folder, say) if config.is_comparison else _run_one(config, folder, say)
 
 
@@ -175,16 +174,3 @@ def _save(path: Path, document: object, say: Say) -> None:
     except OSError as exc:
         raise MachineError(f"{path} can't be written: {exc.strerror}.") from exc
     say(f"Saved to {path}.")
-
-
-def _allow_many_connections() -> None:
-    """Raise the soft limit of open files to the hard one: each request under way is a connection."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        # macOS calls the hard limit infinite and refuses it; then the soft one has to do.
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
