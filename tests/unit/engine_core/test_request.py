@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from pagewire.engine_core.request import ChildStatus, Request
+from pagewire.ipc.requests import ResumedChild
 from tests.support.builders import build_request
 from tests.support.engine_driver import ALICE
 
@@ -56,3 +58,22 @@ def test_prompt_logprobs_are_needed_until_all_positions_have_one():
     assert not build(build_request(1, [1, 2])).needs_prompt_logprobs
     assert build(build_request(1, [1, 2], prompt_logprobs=0)).needs_prompt_logprobs
     assert not build(build_request(1, [1], prompt_logprobs=0)).needs_prompt_logprobs
+
+
+def test_deadline_counts_from_the_receipt():
+    message = build_request(1, [1], timeout_s=2.5)
+    request = Request(ALICE, message, arrival=7, now=100.0, max_model_len=9, has_priority=False)
+    assert request.deadline_s == 102.5
+    assert build(build_request(1, [1])).deadline_s is None
+
+
+def test_resumed_request_has_its_unfinished_children_with_their_tokens():
+    message = build_request(1, [1, 2], n=4, priority=3, prompt_logprobs=1)
+    resumed = [ResumedChild(1, [5]), ResumedChild(3, [6, 7])]
+    request = build(replace(message, is_readded=True, resumed_children=resumed), has_priority=True)
+    assert {index: child.token_ids for index, child in request.children.items()} == {1: [1, 2, 5], 3: [1, 2, 6, 7]}
+    assert [child.order_key for child in request.children.values()] == [(3, 7, 1), (3, 7, 3)]
+    assert (request.num_unfinished, request.is_started, request.is_forked) == (2, True, True)
+    assert not request.needs_prompt_logprobs
+    assert request.sampling.num_prompt_logprobs is None
+    assert request.children[3].num_output_tokens == 2

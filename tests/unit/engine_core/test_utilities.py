@@ -7,7 +7,7 @@ from pagewire.ipc.requests import CallUtility
 from tests.support.builders import build_driver, build_request
 from tests.support.engine_driver import ALICE
 
-METHODS = ["block_tables", "pool", "stats", "reset_prefix_cache", "check_invariants"]
+METHODS = ["block_tables", "pool", "stats", "reset_prefix_cache", "check_invariants", "drain"]
 
 
 @pytest.mark.parametrize("method", METHODS)

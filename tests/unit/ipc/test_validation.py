@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from pagewire.ipc.errors import ContextTooLong, InvalidRequest
-from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
+from pagewire.ipc.requests import AddRequest, GenerateTask, ResumedChild, TokenInputs
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_N, Sampling
 from pagewire.ipc.validation import (
     MAX_LABEL_CHARS,
@@ -170,3 +170,61 @@ def test_prompt_logprobs_of_the_whole_prompt_are_bounded_together():
     with pytest.raises(InvalidRequest, match="-1 for 2000 prompt tokens") as caught:
         validate_request(request([1] * 2000, num_prompt_logprobs=-1), limits)
     assert caught.value.param == "prompt_logprobs"
+
+
+@pytest.mark.parametrize(("timeout_s", "fits"), [(None, True), (0.0, True), (1e9, True), (-0.1, False)])
+def test_a_timeout_is_a_number_of_seconds(timeout_s: float | None, fits: bool):
+    timed = replace(request(), timeout_s=timeout_s)
+    if fits:
+        validate_request(timed, LIMITS)
+        return
+    with pytest.raises(InvalidRequest, match="timeout must be a number of seconds"):
+        validate_request(timed, LIMITS)
+
+
+@pytest.mark.parametrize("timeout_s", [math.nan, math.inf])
+def test_a_timeout_is_finite(timeout_s: float):
+    with pytest.raises(InvalidRequest, match="timeout"):
+        validate_request(replace(request(), timeout_s=timeout_s), LIMITS)
+
+
+def resume(*children: tuple[int, list[int]], is_readded: bool = True, max_tokens: int | None = None) -> AddRequest:
+    resumed = [ResumedChild(child, token_ids) for child, token_ids in children]
+    message = request([1, 2], task={"n": 3, "max_tokens": max_tokens})
+    return replace(message, is_readded=is_readded, resumed_children=resumed)
+
+
+def test_a_request_may_be_added_again_with_any_of_its_children():
+    validate_request(resume(), LIMITS)
+    validate_request(resume((1, [5])), LIMITS)
+    validate_request(resume((0, [0] * 29), (2, [99])), LIMITS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        resume((0, [1]), is_readded=False),
+        resume((3, [1])),
+        resume((-1, [1])),
+        resume((1, [1]), (0, [1])),
+        resume((1, [1]), (1, [1])),
+        resume((0, [])),
+        resume((0, [1] * 30)),
+        resume((0, [1] * 4), max_tokens=4),
+    ],
+)
+def test_resumed_children_are_distinct_and_unfinished(wrong: AddRequest):
+    with pytest.raises(InvalidRequest) as caught:
+        validate_request(wrong, LIMITS)
+    assert caught.value.param == "resumed_children"
+
+
+def test_tokens_of_resumed_children_are_in_the_vocabulary():
+    with pytest.raises(InvalidRequest, match="token id 100"):
+        validate_request(resume((0, [100])), LIMITS)
+
+
+@pytest.mark.parametrize("num_deaths", [-1, 2**64 - 1])
+def test_deaths_are_a_count(num_deaths: int):
+    with pytest.raises(InvalidRequest, match="num_deaths"):
+        validate_request(replace(request(), num_deaths=num_deaths), LIMITS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.offline.llm import LLM
+from pagewire.frontend.offline.llm import LLM, _engine_config
 from pagewire.ipc.errors import ConfigError, ContextTooLong, EngineDead, InvalidRequest, StartError
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.tiny_model import tiny_checkpoint
@@ -38,6 +38,12 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 def test_options_that_cannot_be_met_are_refused_before_anything_starts(options, text):
     with pytest.raises(ConfigError, match=text):
         LLM("no/such-model", **options)
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 0), ({"max_waiting_requests": 5}, 5)])
+def test_any_number_of_prompts_may_wait_unless_a_bound_is_given(options, most):
+    scheduler = _engine_config(None, options).scheduler
+    assert (scheduler.max_waiting_requests, scheduler.max_waiting_tokens) == (most, 0)
 
 
 def test_unknown_model_is_refused(tmp_path):

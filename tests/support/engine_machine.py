@@ -1,0 +1,147 @@
+"""Random events around one engine over the KV oracle, as a state machine of hypothesis."""
+
+from __future__ import annotations
+
+import functools
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from pagewire.engine_core.kv.sizing import fit_max_model_len
+from pagewire.ipc.errors import ErrorInfo
+from pagewire.ipc.requests import CallUtility
+from tests.support.builders import build_driver, build_request
+from tests.support.engine_driver import ALICE, EngineDriver
+
+VOCAB_SIZE = 30
+EOS, STOP = 0, 1
+HEADS = ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [3, 1, 4, 1, 7, 7, 7, 7, 7, 7, 7, 7], [2, 7])
+FAILING_SEED = 99
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Every rule is an event that the loop may see; invariants and the oracle are checked by the driver.
+
+    Attributes:
+        total_steps: of the engines that were left at the end of each run.
+        build: makes a driver like the first one.
+    """
+
+    total_steps = 0
+
+    driver: EngineDriver
+
+    @initialize(
+        block_size=st.sampled_from([1, 2, 4]),
+        num_blocks=st.integers(5, 24),
+        max_num_seqs=st.integers(1, 6),
+        budget=st.integers(1, 24),
+        is_async=st.booleans(),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        caching=st.booleans(),
+        target_itl_ms=st.sampled_from([0, 2, 20]),
+    )
+    def start(self, block_size, num_blocks, max_num_seqs, budget, is_async, policy, caching, target_itl_ms):
+        self.max_model_len = fit_max_model_len(None, 40, num_blocks, block_size)
+        self.max_num_seqs = max_num_seqs
+        self.has_priority = policy == "priority"
+        self.num_requests = 0
+        self.build = functools.partial(
+            build_driver,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=self.max_model_len,
+            max_num_seqs=max_num_seqs,
+            budget=budget,
+            is_async=is_async,
+            policy=policy,
+            caching=caching,
+            target_itl_ms=target_itl_ms,
+            vocab_size=VOCAB_SIZE,
+            fails=_fails,
+        )
+        self.driver = self.build()
+
+    @rule(
+        head=st.sampled_from(HEADS),
+        head_length=st.integers(1, 12),
+        tail=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=6),
+        n=st.integers(1, 3),
+        max_tokens=st.one_of(st.none(), st.integers(1, 12)),
+        salt=st.sampled_from(["", "", "pepper"]),
+        priority=st.integers(-1, 1),
+        seed=st.sampled_from([0, 0, 1, 2, FAILING_SEED]),
+        min_tokens=st.sampled_from([0, 0, 3]),
+        prompt_logprobs=st.sampled_from([None, None, 0]),
+        logprobs=st.sampled_from([None, 1]),
+    )
+    def add(self, head, head_length, tail, n, max_tokens, priority, **options):
+        prompt = (head[:head_length] + tail)[: self.max_model_len - 1]
+        self.num_requests += 1
+        self.driver.add(
+            build_request(
+                self.num_requests,
+                prompt,
+                n=min(n, self.max_num_seqs),
+                max_tokens=max_tokens,
+                priority=priority if self.has_priority else 0,
+                eos=[EOS],
+                stop=[STOP],
+                **options,
+            )
+        )
+
+    @rule()
+    def send(self):
+        self.driver.send()
+        self.check_salts_stay_apart()
+
+    @precondition(lambda self: self.driver.results)
+    @rule()
+    def receive(self):
+        self.driver.receive()
+
+    @precondition(lambda self: self.driver.engine.has_work())
+    @rule(count=st.integers(1, 8))
+    def turns(self, count):
+        for _ in range(count):
+            self.driver.send()
+            if self.driver.results:
+                self.driver.receive()
+
+    @precondition(lambda self: self.num_requests > 2)
+    @rule(data=st.data(), event=st.sampled_from(["abort", "stop", "stop", "reset"]), child=st.integers(0, 2))
+    def disturb(self, data, event, child):
+        if event == "reset":
+            self.driver.engine.call_utility(ALICE, CallUtility(call_id=1, method="reset_prefix_cache"))
+            return
+        request_id = data.draw(st.integers(1, self.num_requests))
+        if event == "abort":
+            self.driver.abort(request_id)
+        else:
+            self.driver.abort(children=[(request_id, child)])
+
+    def teardown(self):
+        if not hasattr(self, "driver"):
+            return
+        self.driver.run()
+        for transcript in self.driver.transcripts.values():
+            if transcript.request.task.sampling.seed == FAILING_SEED and transcript.end.error is not None:
+                assert transcript.end.error.message == "planted"
+            else:
+                assert transcript.end.error is None
+            if transcript.start is not None:
+                assert transcript.start.num_cached_tokens < len(transcript.request.inputs.prompt_token_ids)
+        type(self).total_steps += self.driver.engine.stats.num_steps
+
+    def check_salts_stay_apart(self):
+        salts = {}
+        for table in self.driver.block_tables():
+            salt = self.driver[table["request_id"]].request.cache_salt
+            for block_id in table["block_table"]:
+                assert salts.setdefault(block_id, salt) == salt, "requests of two salts share a block"
+
+
+def _fails(row):
+    is_planted = row.sampling.seed == FAILING_SEED
+    return ErrorInfo(kind="InvalidRequest", message="planted") if is_planted else None
