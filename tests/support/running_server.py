@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.children import descendants_of, is_alive, wait_until
+from tools.processes import processes_below
 
 START_TIMEOUT_S = 120.0  # a loaded machine; a failed start is noticed at once
 READY = re.compile(r"ready: (?:serving|clients attach at) (\S+)")
@@ -31,17 +32,24 @@ class RunningServer:
         log: what it wrote to standard error so far.
     """
 
-    def __init__(self, arguments: list[str], directory: Path) -> None:
-        """Start `pagewire ARGUMENTS`; its sockets and temporary files go below `directory`."""
+    def __init__(
+        self,
+        arguments: list[str],
+        directory: Path,
+        *,
+        module: str = "pagewire",
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """Start `pagewire ARGUMENTS`, or another module's command line, with further environment variables."""
         self._log_path = directory / "log"
         # Socket paths have a length limit, so the directory of sockets must not lie deep below pytest's own.
         self.runtime_parent = Path(tempfile.mkdtemp(prefix="pw-"))
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pagewire", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 stderr=log,
                 stdout=subprocess.DEVNULL,
-                env={**os.environ, "TMPDIR": str(self.runtime_parent)},
+                env={**os.environ, "TMPDIR": str(self.runtime_parent), **(environment or {})},
             )
         self.pid = self._process.pid
         wait_until(lambda: self._is_ready() or self._process.poll() is not None, START_TIMEOUT_S, "the start")
@@ -76,13 +84,19 @@ class RunningServer:
         except urllib.error.HTTPError as exc:
             return exc.code, json.load(exc)
 
-    def gauge(self, name: str) -> float:
-        """The value of one metric without labels that matter."""
+    def gauge(self, name: str, **labels: str) -> float:
+        """The value of the first sample of a metric that has these labels among its own."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=60) as response:
             text = response.read().decode()
-        found = re.search(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-        assert found, f"no metric {name}"
-        return float(found.group(1))
+        for found in re.finditer(rf"^{re.escape(name)}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE):
+            if all(f'{label}="{value}"' in (found[1] or "") for label, value in labels.items()):
+                return float(found[2])
+        raise AssertionError(f"no metric {name} {labels}")
+
+    def process_of(self, module: str) -> int:
+        """The one process below it that runs a module."""
+        (process,) = [process for process in processes_below(self.pid) if process.module == module]
+        return process.pid
 
     def descendants(self) -> list[int]:
         """Every process below it."""
