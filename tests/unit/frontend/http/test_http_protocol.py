@@ -65,6 +65,39 @@ async def test_body_that_can_not_be_decompressed_is_no_error_in_the_log(path, ca
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"TRACE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", 200),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 200),
+        (b"POST /tokenize HTTP/1.1\r\nHost: \r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"A%d: b\r\n" % i for i in range(2000)) + b"\r\n", 400),
+        (b"GET /he\0alth HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /v1/models/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET http://a:99999999/health HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /v1/models/%ED%A0%80 HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nAuthorization: \xff\r\nCookie: \xff=;;\r\nRange: bytes=z\r\n\r\n", 200),
+    ],
+)  # fmt: skip
+async def test_odd_requests_get_an_answer_in_openais_shape(data, status):
+    async with running_server("x") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        writer.write(data)
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert int(head.split()[1]) == status
+            if status != 200:
+                error = json.loads(await reader.readuntil(b"}}"))["error"]
+                assert error["type"] == "invalid_request_error"
+        writer.close()
+        assert (await server.complete())["choices"][0]["text"] == "x"
+
+
 # ---- slow on purpose
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

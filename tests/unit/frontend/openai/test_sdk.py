@@ -8,6 +8,8 @@ import openai
 import pytest
 
 from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.errors import DeadlineExceeded, Overloaded, PoisonRequest
+from pagewire.ipc.requests import AddRequest
 from tests.support.http_server import running_server
 
 
@@ -97,3 +99,22 @@ async def test_errors_become_the_matching_classes():
     async with sdk(key="wrong") as client:
         with pytest.raises(openai.AuthenticationError):
             await client.models.list()
+
+
+@pytest.mark.parametrize(
+    ("error", "num_tries"),
+    [
+        (DeadlineExceeded("The request's 1 s are over."), 1),
+        (PoisonRequest("It ends processes."), 1),
+        (Overloaded("Too many requests wait.", retry_after_s=1), 2),
+    ],
+)
+async def test_only_what_may_work_another_time_is_sent_again(error, num_tries):
+    async with (
+        running_server(refuses=lambda _request: error) as server,
+        openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=1) as client,
+    ):
+        with pytest.raises(openai.InternalServerError) as raised:
+            await client.chat.completions.create(model="fake", messages=_HI, extra_body={"timeout": 30})
+        assert error.message in raised.value.message
+        assert len([message for message in server.core.received if isinstance(message, AddRequest)]) == num_tries
