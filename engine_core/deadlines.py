@@ -57,8 +57,10 @@ def late_error(request: Request) -> DeadlineExceeded:
     """Return what a request fails of whose time is over."""
     assert request.deadline_s is not None
     num_tokens = sum(child.num_output_tokens for child in request.children.values())
+    # Of a request that was added again, only what was left of its time is known here.
+    limit = "in time" if request.is_readded else f"within its {request.deadline_s - request.arrival_s:.6g} s"
     return DeadlineExceeded(
-        f"The request was to be done within {request.deadline_s - request.arrival_s:.3g} s and is not; it has "
-        f"{num_tokens} output tokens. Give it a longer timeout, or ask for fewer tokens.",
+        f"The request was not finished {limit}; it has {num_tokens} output tokens. "
+        "Give it a longer timeout, or ask for fewer tokens.",
         param="timeout",
     )

@@ -57,6 +57,7 @@ class Request:
         num_unfinished: children without a finish reason.
         stopped_children: ended by the client before they had a token; they end with their first one.
         first_scheduled_s: when its first step was scheduled; None while it waits for that.
+        is_readded: an earlier core had it, and part of its time is gone.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
     """
@@ -72,6 +73,7 @@ class Request:
         "extras",
         "first_scheduled_s",
         "is_forked",
+        "is_readded",
         "is_started",
         "max_num_tokens",
         "n",
@@ -102,6 +104,7 @@ class Request:
         self.arrival = arrival
         self.arrival_s = now
         self.deadline_s = None if message.timeout_s is None else now + message.timeout_s
+        self.is_readded = message.is_readded
         self.first_scheduled_s: float | None = None
         self.num_cached_tokens = 0
         self.num_preemptions = 0

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
@@ -326,6 +327,38 @@ def test_stopped_executor_is_found_at_the_stall_limit_and_replaced(monkeypatch: 
         assert client.until_end(1)[0] == solo_tokens(message)
         assert not is_alive(stopped)
         assert core.executor_pid != stopped
+
+
+def test_request_is_late_in_time_though_the_executor_hangs(monkeypatch: pytest.MonkeyPatch):
+    with running_core(monkeypatch, stall_limit=20.0) as (_, client):
+        client.greet()
+        client.send(msgspec.structs.replace(request(1, HANGS_ONCE), timeout_s=0.05))
+        client.send(request(2, 5))
+        tokens, end = client.until_end(1)
+        assert tokens == []
+        assert end.error is not None
+        assert end.error.kind == "DeadlineExceeded"
+        client.send(CallUtility(call_id=1, method="block_tables"))
+        while not isinstance(message := client.receive(), UtilityResult):
+            pass
+        assert {table["request_id"] for table in message.result} == {2}
+
+
+def test_drained_core_finishes_what_it_has_and_refuses_new_requests(monkeypatch: pytest.MonkeyPatch):
+    with running_core(monkeypatch) as (_, client):
+        client.greet()
+        client.send(request(1, 5, max_tokens=190))
+        client.send(CallUtility(call_id=1, method="drain"))
+        client.send(request(2, 6))
+        ends: dict[int, RequestEnd] = {}
+        while len(ends) < 2:
+            message = client.receive()
+            if isinstance(message, StepOutputs):
+                ends |= {end.request_id: end for end in message.ends}
+        assert ends[1].error is None
+        assert ends[2].is_refused
+        assert ends[2].error is not None
+        assert ends[2].error.kind == "Overloaded"
 
 
 def test_executor_that_dies_idle_is_replaced_and_all_clients_hear_of_it(monkeypatch: pytest.MonkeyPatch):

@@ -74,6 +74,14 @@ def test_request_may_be_late_before_it_ever_runs():
     driver.check_complete(1)
 
 
+@pytest.mark.parametrize(("is_readded", "limit"), [(False, "within its 2.5 s"), (True, "in time")])
+def test_text_tells_the_users_timeout_and_not_what_was_left_of_it(is_readded, limit):
+    driver = build_driver()
+    driver.add(build_request(1, [1], timeout_s=2.5, is_readded=is_readded))
+    driver.expire(3.0)
+    assert f"not finished {limit}; it has 0 output tokens" in driver[1].end.error.message
+
+
 def test_request_in_time_is_not_late_afterwards():
     driver = build_driver()
     driver.add(build_request(1, [1], timeout_s=1000.0))

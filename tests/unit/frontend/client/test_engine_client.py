@@ -254,9 +254,10 @@ async def test_a_task_in_the_engines_terms_goes_as_it_is():
     async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
         task = client.resolve(SamplingParams(max_tokens=2), bad_words_token_ids=[[4, 5]])
         assert task.sampling.bad_words_token_ids == [[4, 5]]
-        assert await collect(client.generate([1], task, label="mine", cache_salt="s")) == {0: [10, 11]}
+        stream = client.generate([1], task, label="mine", cache_salt="s", timeout_s=60.0)
+        assert await collect(stream) == {0: [10, 11]}
         sent = await core.next(AddRequest)
-        assert (sent.task, sent.label, sent.cache_salt) == (task, "mine", "s")
+        assert (sent.task, sent.label, sent.cache_salt, sent.timeout_s) == (task, "mine", "s", 60.0)
 
 
 async def test_pings_flow_while_a_request_is_live_and_only_then():
