@@ -161,7 +161,10 @@ def _start(num_requests: int, num_prompt_tokens: int, directory: Path) -> Core:
 
 
 def _engine(num_requests: int) -> Engine:
-    config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=num_requests, max_num_batched_tokens=2048))
+    scheduler = SchedulerConfig(
+        max_num_seqs=num_requests, max_num_batched_tokens=2048, max_waiting_requests=0, max_waiting_tokens=0
+    )
+    config = EngineConfig(scheduler=scheduler)
     limits = RequestLimits(
         max_model_len=MAX_MODEL_LEN,
         vocab_size=VOCAB_SIZE,

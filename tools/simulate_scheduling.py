@@ -177,7 +177,12 @@ def main() -> int:
     print("workload  target  tokens/s  TTFT p50      p99  ITL p50      p99  ratio")
     for workload in args.workloads:
         for target in args.target_itl_ms:
-            config = SchedulerConfig(target_itl_ms=target, max_num_batched_tokens=args.max_num_batched_tokens)
+            config = SchedulerConfig(
+                target_itl_ms=target,
+                max_num_batched_tokens=args.max_num_batched_tokens,
+                max_waiting_requests=0,
+                max_waiting_tokens=0,
+            )
             runs = [Simulation(workload, config, StepTimes(noise=args.noise), seed).run() for seed in args.seeds]
             print(f"{workload:8} {target:7g} {_row(runs)}", flush=True)
     return 0
