@@ -10,6 +10,8 @@ from .request import Request
 
 MAX_DEATHS = 2
 """Deaths without a token between that make a request a suspect, and then, alone, the culprit."""
+MAX_KILLS_ALONE = 3
+"""As many are the proof if executors are killed or hang: that may be done to them by anybody, at any moment."""
 
 
 class Blame:
@@ -17,12 +19,14 @@ class Blame:
 
     A death says nothing of any one of them: a machine that runs out of memory takes whatever runs. A committed token
     shows that a request is harmless, and its count begins anew. One that has MAX_DEATHS is a suspect; suspects run
-    alone, the earliest first, each until it commits a token; one that is alone at MAX_DEATHS deaths is the culprit.
+    alone, the earliest first, each until it commits a token. One that is alone at MAX_DEATHS deaths of which nothing
+    outside can have been the cause, or at MAX_KILLS_ALONE deaths of any kind, is the culprit.
     """
 
     def __init__(self) -> None:
         self._num_deaths: dict[Request, int] = {}
         self._num_deaths_alone: dict[Request, int] = {}
+        self._num_kills_alone: dict[Request, int] = {}  # of those, the ones that came from outside
 
     def __bool__(self) -> bool:
         """Whether any request was there at a death and has not committed a token since."""
@@ -37,17 +41,19 @@ class Blame:
         """Note that a request has committed a token."""
         self._num_deaths.pop(request, None)
         self._num_deaths_alone.pop(request, None)
+        self._num_kills_alone.pop(request, None)
 
     def keep(self, is_living: Callable[[Request], bool]) -> None:
         """Forget the requests that have ended."""
         for request in [request for request in self._num_deaths if not is_living(request)]:
             self.clear(request)
 
-    def count_death(self, in_flight: Iterable[Request]) -> Request | None:
+    def count_death(self, in_flight: Iterable[Request], *, was_killed: bool = False) -> Request | None:
         """Count a death for all requests in the unfinished steps, and return the culprit if there is one.
 
         Args:
             in_flight: the living requests in those steps.
+            was_killed: the executor was killed or hung, instead of ending by itself.
         """
         requests = set(in_flight)
         alone = self.suspect()
@@ -57,7 +63,9 @@ class Blame:
         if alone is None or requests != {alone}:
             return None
         num_deaths = self._num_deaths_alone[alone] = self._num_deaths_alone.get(alone, 0) + 1
-        return alone if num_deaths >= MAX_DEATHS else None
+        num_kills = self._num_kills_alone[alone] = self._num_kills_alone.get(alone, 0) + was_killed
+        is_proven = num_deaths - num_kills >= MAX_DEATHS or num_deaths >= MAX_KILLS_ALONE
+        return alone if is_proven else None
 
     def suspect(self) -> Request | None:
         """Return the request that has to run alone now, or None."""
@@ -72,6 +80,6 @@ def poison_error(cause: str) -> PoisonRequest:
         cause: what ended the executor the last time.
     """
     return PoisonRequest(
-        f"The request ended the executor each of the {MAX_DEATHS} times that it ran alone; the last time {cause}. "
+        f"The request ended the executor each time that it ran alone; the last time {cause}. "
         "Other requests are not touched; change this one."
     )

@@ -216,19 +216,20 @@ class Engine:
         self._costs.observe(step.shape, result.step_s)
         self._has_news = True
 
-    def lose_executor(self, cause: str) -> None:
+    def lose_executor(self, cause: str, *, was_killed: bool = False) -> None:
         """Note that the executor is gone, with its KV and the steps in flight. Nothing is scheduled until `resume`.
 
         What ran waits again and is recomputed from its tokens. A request that is proven to end executors fails.
 
         Args:
             cause: what ended the executor, for the text of that failure.
+            was_killed: it was killed or hung, which may have come from outside.
         """
         self._is_serving = False
         self._num_executor_restarts += 1
         self._blame.keep(self._is_living)
         in_flight = {item.child.request for step in self._in_flight for item in step.scheduled}
-        culprit = self._blame.count_death(filter(self._is_living, in_flight))
+        culprit = self._blame.count_death(filter(self._is_living, in_flight), was_killed=was_killed)
         self._in_flight.clear()
         self._scheduler.start_over()
         self._cache.reset_prefix_cache()

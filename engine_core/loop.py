@@ -210,7 +210,7 @@ class EngineCore:
         if death.final is not None:
             self._failure = death.final
         elif self._engine is not None:
-            self._engine.lose_executor(death.text)
+            self._engine.lose_executor(death.text, was_killed=death.came_from_outside)
             self._send_outputs(now)
             self._tell_stats(self._engine, now)
 
