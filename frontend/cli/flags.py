@@ -92,12 +92,15 @@ class FlagOption(click.Option):
         if flag.is_switch:
             names = [f"{flag.name}/--no-{flag.name.removeprefix('--')}"]
         help_text = flag.description + (f"  [default: {flag.shown_default}]" if flag.shown_default else "")
+        is_required = flag.default is msgspec.NODEFAULT
+        # click takes None for a value: with it as the default, nothing would ever be missing.
+        defaults: dict[str, Any] = {} if is_required else {"default": None}
         super().__init__(
             [*names, flag.field],
             type=_click_type(flag),
             multiple=flag.is_many,
-            default=None,
-            required=flag.default is msgspec.NODEFAULT,
+            **defaults,
+            required=is_required,
             help=help_text,
             envvar=_ENVIRONMENT.get((flag.section, flag.field)),
             callback=_spread_json if flag.field in _JSON_LISTS else None,

@@ -38,7 +38,7 @@ def _make_command() -> click.Command:
             click.Argument(["names"], nargs=-1, metavar="[NAME]..."),
         ],
         callback=make,
-        help="Make a key pair in DIR for each NAME (engine and client by default): NAME.key, which others may have, and "
-        "NAME.key_secret, which stays with NAME. Files that are there already are never written over.",
+        help="Make a key pair in DIR for each NAME (engine and client by default): NAME.key, which others may have, "
+        "and NAME.key_secret, which stays with NAME. Files that are there already are never written over.",
         short_help="Make key pairs.",
     )

@@ -1,4 +1,4 @@
-"""The command line, `pagewire serve`, `engine`, `bench` and `keys`: the only reader of argv and of flags in the environment.
+"""The command line, `pagewire serve`, `engine`, `bench` and `keys`: the only reader of argv and of flags set elsewhere.
 
 What the command line asks and can't be met is one line on stderr and exit code 2; what the machine lacks is exit
 code 1. Only what `--help` needs is imported at the top: the commands import the rest when they run.
