@@ -125,8 +125,8 @@ class HTTPProtocol(web.RequestHandler):
 
     def log_exception(self, *args: Any, **options: Any) -> None:
         """Log what ended the connection's task; Any: what `logging` takes."""
-        # A body that can't be decompressed ends it too, once the answer is out and aiohttp skips the rest of the body:
-        # anybody can send one, to /health as well, and needs no key.
+        # A body of malformed chunks ends it too, once the answer is out and aiohttp skips the rest of the body: anybody
+        # can send one, to /health as well, and needs no key.
         level = logging.DEBUG if isinstance(options.get("exc_info"), web.RequestPayloadError) else logging.ERROR
         logger.log(level, *args, **options)
 

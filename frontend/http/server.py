@@ -140,4 +140,5 @@ class _Site(web.BaseSite):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=_KEEP_ALIVE_S,
             access_log=None,
+            auto_decompress=False,  # see content_encoding
         )

@@ -86,7 +86,7 @@ class HeadTimeout(RequestError):
 
 
 class UnreadableBody(RequestError):
-    """The body can't be decompressed."""
+    """The body can't be put together or decompressed."""
 
 
 def describe_error(error: Exception) -> tuple[int, ErrorBody]:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from pagewire.ipc.errors import InvalidRequest
 
+from .content_encoding import decompress
 from .errors import BodyTimeout, UnreadableBody, UnsupportedMediaType
 from .json_depth import is_deeper
 
@@ -36,9 +37,9 @@ class JsonBody(Generic[T]):
         """Read and decode the body of `request`.
 
         Raises:
-            UnsupportedMediaType: the body isn't declared as JSON.
+            UnsupportedMediaType: the body isn't declared as JSON, or compressed in an unknown way.
             InvalidRequest: the body isn't JSON, or not of this endpoint's shape; `param` is the path of the field.
-            UnreadableBody: it can't be decompressed.
+            UnreadableBody: it can't be put together or decompressed.
             web.HTTPRequestEntityTooLarge: the body is over the server's limit.
             BodyTimeout: it doesn't arrive in time.
         """
@@ -50,8 +51,9 @@ class JsonBody(Generic[T]):
         except TimeoutError:
             raise BodyTimeout(f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from None
         except web.RequestPayloadError:
-            raise UnreadableBody("The body is not what its Content-Encoding header says; send it as it is.") from None
-        return self.decode(body)
+            raise UnreadableBody("The body can't be read: its chunks are malformed.") from None
+        encoding = request.headers.get("Content-Encoding", "")
+        return self.decode(decompress(body, encoding, request.client_max_size))
 
     def decode(self, body: bytes) -> T:
         """Decode a body.

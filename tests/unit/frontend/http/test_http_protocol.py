@@ -57,10 +57,13 @@ async def test_long_path_or_header_is_a_431(data):
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/completions"])
-async def test_body_that_can_not_be_decompressed_is_no_error_in_the_log(path, caplog):
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+@pytest.mark.parametrize(
+    "rest", [b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\nno"]
+)
+async def test_body_that_can_not_be_read_is_no_error_in_the_log(path, rest, caplog):
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n".encode()
     async with running_server("x") as server:
-        status, _ = await exchange(server.url, head + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+        status, _ = await exchange(server.url, head + rest)
         assert 400 <= status < 500
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 

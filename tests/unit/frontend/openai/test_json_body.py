@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import zlib
 
 import pytest
 
@@ -68,6 +70,50 @@ async def test_body_that_can_not_be_decompressed_is_a_400():
         ) as response:
             assert response.status == 400
             assert "Content-Encoding" in json.loads(await response.read())["error"]["message"]
+        assert (await server.complete())["choices"][0]["text"] == "x"
+
+
+async def post_encoded(server, data: bytes, encoding: str) -> tuple[int, dict]:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with server.http.post(_URL, data=data, headers=headers) as response:
+        return response.status, await response.json()
+
+
+PLAIN = b'{"prompt": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("gzip", gzip.compress(PLAIN)),
+        ("GZIP", gzip.compress(PLAIN)),
+        ("deflate", zlib.compress(PLAIN)),
+        ("identity", PLAIN),
+    ],
+)
+async def test_compressed_body_is_taken(encoding, data):
+    async with running_server("x") as server:
+        status, answer = await post_encoded(server, data, encoding)
+        assert (status, answer["choices"][0]["text"]) == (200, "x")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "status"),
+    [
+        ("deflate", b'{"n":1}', 400),
+        ("deflate", b"{}", 400),
+        ("deflate", zlib.compress(PLAIN)[:-3], 400),
+        ("gzip", gzip.compress(PLAIN)[:15], 400),
+        ("gzip", b"", 400),
+        ("gzip", gzip.compress(PLAIN) + b"more", 400),
+        ("gzip", gzip.compress(b'{"prompt": "' + b"a" * 10**8 + b'"}', compresslevel=1), 413),
+        ("br", PLAIN, 415),
+        ("gzip, gzip", PLAIN, 415),
+    ],
+)
+async def test_what_is_not_compressed_as_its_header_says_is_refused_and_the_connection_goes_on(encoding, data, status):
+    async with running_server("x") as server:
+        assert (await post_encoded(server, data, encoding))[0] == status
         assert (await server.complete())["choices"][0]["text"] == "x"
 
 
