@@ -13,12 +13,15 @@ from pagewire.version import __version__
 
 if TYPE_CHECKING:
     from pagewire.frontend.client.engine_client import AsyncEngineClient
+    from pagewire.frontend.client.key_files import read_client_keys
     from pagewire.frontend.client.sync_client import EngineClient
     from pagewire.frontend.offline.llm import LLM
     from pagewire.frontend.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from pagewire.ipc.curve import ClientKeys
     from pagewire.ipc.errors import (
         ConfigError,
         ContextTooLong,
+        DeadlineExceeded,
         EngineDead,
         EngineError,
         ExecutorDied,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
         NotFound,
         Overloaded,
         PagewireError,
+        PoisonRequest,
         ProtocolError,
         RequestError,
         StartError,
@@ -36,9 +40,11 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncEngineClient",
+    "ClientKeys",
     "CompletionOutput",
     "ConfigError",
     "ContextTooLong",
+    "DeadlineExceeded",
     "EngineClient",
     "EngineDead",
     "EngineError",
@@ -49,6 +55,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PagewireError",
+    "PoisonRequest",
     "ProtocolError",
     "RequestError",
     "RequestMetrics",
@@ -56,16 +63,20 @@ __all__ = [
     "SamplingParams",
     "StartError",
     "__version__",
+    "read_client_keys",
 ]
 
 _MODULES = {
     "pagewire.frontend.client.engine_client": ("AsyncEngineClient",),
+    "pagewire.frontend.client.key_files": ("read_client_keys",),
     "pagewire.frontend.offline.llm": ("LLM",),
     "pagewire.frontend.offline.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
     "pagewire.frontend.client.sync_client": ("EngineClient",),
+    "pagewire.ipc.curve": ("ClientKeys",),
     "pagewire.ipc.errors": (
-        "ConfigError", "ContextTooLong", "EngineDead", "EngineError", "ExecutorDied", "InvalidRequest", "MachineError",
-        "NotFound", "Overloaded", "PagewireError", "ProtocolError", "RequestError", "StartError",
+        "ConfigError", "ContextTooLong", "DeadlineExceeded", "EngineDead", "EngineError", "ExecutorDied",
+        "InvalidRequest", "MachineError", "NotFound", "Overloaded", "PagewireError", "PoisonRequest", "ProtocolError",
+        "RequestError", "StartError",
     ),
     "pagewire.ipc.sampling_params": ("SamplingParams",),
 }  # fmt: skip
