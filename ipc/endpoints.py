@@ -106,7 +106,7 @@ def check_address(address: str, *, has_keys: bool = False) -> None:
 
 
 def reachable_address(address: str) -> str:
-    """Return where this machine reaches a listener of its own: one on all interfaces is connected to on the loopback."""
+    """Return where this machine reaches a listener of its own: one on all interfaces is reached by the loopback."""
     for wildcard, loopback in (("*", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):  # noqa: S104 - compared
         if address.startswith(f"tcp://{wildcard}:"):
             return f"tcp://{loopback}:{address.rpartition(':')[2]}"

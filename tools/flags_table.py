@@ -18,7 +18,7 @@ from pagewire.frontend.bench.offline.config import (
     BenchStartupConfig,
     BenchThroughputConfig,
 )
-from pagewire.frontend.cli.flags import Flag, bench_flags, bench_serve_flags, engine_flags, server_flags
+from pagewire.frontend.cli.flags import Flag, bench_flags, bench_serve_flags, engine_flags, listen_flags, server_flags
 from tools.file_sizes import ROOT
 
 BEGIN, END = "<!-- flags: begin (made by python -m tools.flags_table) -->", "<!-- flags: end -->"
@@ -47,7 +47,7 @@ def _row(flag: Flag) -> str:
 
 def with_table(text: str) -> str:
     """Return the document with its tables current; a document without the marks is returned as it is."""
-    text = _with_part(text, BEGIN, END, [*engine_flags(), *server_flags()])
+    text = _with_part(text, BEGIN, END, [*engine_flags(), *server_flags(), *listen_flags()])
     text = _with_part(text, BENCH_BEGIN, BENCH_END, bench_serve_flags())
     return _with_part(text, OFFLINE_BEGIN, OFFLINE_END, _offline_bench_flags())
 

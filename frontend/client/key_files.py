@@ -104,7 +104,7 @@ def _write_pair(directory: Path, name: str) -> tuple[Path, Path]:
 
 def _write(path: Path, mode: int, text: str) -> None:
     # A new file, never one that somebody has opened or linked before.
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
         file.write(text)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import zmq
 
-from pagewire.ipc.curve import ServerKeys, check_key, key_pair, make_keys
+from pagewire.ipc.curve import ServerKeys, check_key, explain_refusal, key_pair, make_keys
 from pagewire.ipc.errors import ConfigError
 
 
@@ -38,3 +39,28 @@ def test_what_is_no_key_is_refused_and_not_shown(text: str):
     with pytest.raises(ConfigError, match="40 characters") as caught:
         check_key(text)
     assert not text or text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("event", "detail", "has_keys", "part"),
+    [
+        (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 400, True, "--allow-clients"),
+        (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, False, "--engine-key"),
+        (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, True, "without keys"),
+    ],
+)
+def test_a_refusal_for_good_has_a_reason(event: int, detail: int, has_keys: bool, part: str):
+    assert part in explain_refusal(int(event), int(detail), has_keys=has_keys)
+
+
+@pytest.mark.parametrize(
+    ("event", "detail"),
+    [
+        (zmq.EVENT_DISCONNECTED, 20),
+        (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, 32),
+        (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 300),  # the doorkeeper could not say yet
+        (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC),
+    ],
+)
+def test_a_break_that_may_pass_is_no_refusal(event: int, detail: int):
+    assert explain_refusal(int(event), int(detail), has_keys=True) == ""

@@ -104,8 +104,7 @@ def test_only_ipc_addresses_have_a_file():
     assert ipc_path("tcp://host:1") is None
 
 
-def test_sockets_of_one_engine_lie_in_a_directory_of_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_sockets_of_one_engine_lie_in_a_directory_of_the_user_alone():
     runtime = RuntimeDir()
     assert stat.S_IMODE(runtime.path.stat().st_mode) == 0o700
     addresses = {

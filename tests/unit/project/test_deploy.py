@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from pagewire.frontend.cli.main import run
-from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
 from pagewire.version import __version__
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -22,7 +22,7 @@ class _Starts:
         self.port = server_config.port
         return 0
 
-    def run_engine(self, engine_config: EngineConfig, listen: str, insecure: bool) -> int:
+    def run_engine(self, engine_config: EngineConfig, listen_config: ListenConfig) -> int:
         return 0
 
 

@@ -70,8 +70,8 @@ def test_nothing_unpickles_or_evaluates(package: str):
 @pytest.mark.parametrize(
     "code",
     [
-        "import pickle", "from pickle import loads", "import multiprocessing.managers", "socket.recv_pyobj()", "eval(x)",
-        "torch.load(path)", "torch.load(path, weights_only=False)", "np.load(path)", "yaml.load(text)",
+        "import pickle", "from pickle import loads", "import multiprocessing.managers", "socket.recv_pyobj()",
+        "eval(x)", "torch.load(path)", "torch.load(path, weights_only=False)", "np.load(path)", "yaml.load(text)",
         "load(path, allow_pickle=True)", "yaml.load_all(text, Loader=yaml.UnsafeLoader)",
     ],
 )  # fmt: skip
