@@ -41,7 +41,7 @@ from pagewire.ipc.outputs import (
     StepStats,
     TokenDelta,
 )
-from pagewire.ipc.requests import AddRequest, Hello
+from pagewire.ipc.requests import AddRequest, Hello, Ping
 from tools.prompts import PROMPTS
 from tools.serving import is_healthy
 
@@ -135,6 +135,8 @@ class PacedCore:
             client, message = received
             if isinstance(message, Hello):
                 self._router.send(client, Ready(protocol_version=PROTOCOL_VERSION, core_epoch=1, info=self._info))
+            elif isinstance(message, Ping):
+                self._router.send(client, Ping())
             elif isinstance(message, AddRequest):
                 self._streams[message.request_id] = Stream(client, message)
                 self._router.send(client, StepOutputs(accepted=[message.request_id]))
