@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 PING_INTERVAL_S = 0.25
 SILENCE_LIMIT_S = 10.0  # a loaded machine may hold the core up for seconds; a dead process is noticed at once
+MAX_HELD_BACK = 4096  # as many as a core would let wait
 RECONNECT_LIMIT_S = 60.0  # whoever supervises the core has found it dead, and another one listens
 QUIET_LIMIT_S = 0.75  # silent for longer than that, a core does not count as serving
 FRESH_S = 0.5  # heard so lately, it need not be asked
@@ -32,6 +33,7 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ping_interval_s: time between signs of life while there is something to wait for.
         silence_limit_s: a connection on which nothing came for so long is given up for another one.
+        max_held_back: new requests that may wait for a core; more are refused. 0: no limit.
         reconnect_limit_s: so long after the last sign of any core the engine is taken for dead; None: never.
         on_silence: called at each silence limit, and told whether the core in question has ever said anything; for
             those who can end a core that hangs.
@@ -39,6 +41,7 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     ping_interval_s: float = PING_INTERVAL_S
     silence_limit_s: float = SILENCE_LIMIT_S
+    max_held_back: int = MAX_HELD_BACK
     reconnect_limit_s: float | None = RECONNECT_LIMIT_S
     on_silence: Callable[[bool], None] = lambda _has_answered: None
 

@@ -154,6 +154,7 @@ class AsyncEngineClient:
 
         Raises:
             EngineDead: there will be no core any more.
+            Overloaded: there is none now, and too many requests wait for the next.
         """
         self._session.check_alive()
         mailbox = self._session.live.add(request)

@@ -15,9 +15,9 @@ from pagewire.ipc.outputs import CoreMessage, Goodbye, Ready
 from pagewire.ipc.requests import Hello, Ping
 
 RETRY_S = 0.05  # between attempts, while nobody listens
-# A listener answers at once, as its own thread does, whatever the process computes. One that has not by now is stopped
-# or on its way out, and what was sent to it may be lost.
-ESTABLISH_LIMIT_S = 1.0
+# A listener answers at once, as its own thread does, whatever the process computes. One that has not by now is stopped;
+# or there is none, and ZeroMQ does not say so (a host that is not found).
+ESTABLISH_LIMIT_S = 5.0
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):

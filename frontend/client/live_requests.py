@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from pagewire.ipc.errors import DeadlineExceeded, ErrorInfo, PoisonRequest
+from pagewire.ipc.errors import DeadlineExceeded, ErrorInfo, Overloaded, PoisonRequest
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
 from pagewire.ipc.requests import AbortRequests, AddRequest, ClientMessage
 
@@ -20,6 +20,7 @@ from .token_stream import Mailbox
 
 logger = logging.getLogger(__name__)
 
+RETRY_AFTER_S = 5  # a small model is back by then
 DEADLINE_GRACE_S = 1.0  # the core ends late requests itself; one that has stopped does not
 
 
@@ -28,10 +29,13 @@ class LiveRequests:
 
     Args:
         send: sends to the core that the client is attached to.
+        max_held_back: new requests that may wait for a core; 0: no limit.
     """
 
-    def __init__(self, send: Callable[[ClientMessage], None]) -> None:
+    def __init__(self, send: Callable[[ClientMessage], None], *, max_held_back: int) -> None:
         self._send = send
+        self._max_held_back = max_held_back
+        self._num_lost = 0  # requests that the last core had not ended
         self._clock = asyncio.get_running_loop().time
         self._mailboxes: dict[int, Mailbox] = {}  # in the order of arrival
         self._held_back: dict[int, Mailbox] = {}  # of those, the ones that the core has not been told of
@@ -44,10 +48,21 @@ class LiveRequests:
         return len(self._mailboxes)
 
     def add(self, request: AddRequest) -> Mailbox:
-        """Take in a request, and send it as soon as a core may have it."""
+        """Take in a request, and send it as soon as a core may have it.
+
+        Raises:
+            Overloaded: too many wait for a core.
+        """
+        is_due = self._is_attached and self._alone is None
+        if not is_due and 0 < self._max_held_back <= len(self._held_back) - self._num_lost:
+            raise Overloaded(
+                f"The engine is being started again, and {self._max_held_back} new requests wait for it already. Try "
+                "again later.",
+                retry_after_s=RETRY_AFTER_S,
+            )
         mailbox = Mailbox(request, self._abort_at_core, self._forget, self._tell_of_change)
         self._mailboxes[request.request_id] = mailbox
-        if self._is_attached and self._alone is None:
+        if is_due:
             mailbox.entry.is_sent = True
             self._send(request)
         else:
@@ -103,6 +118,7 @@ class LiveRequests:
         """Hold back everything: whatever the core knew is lost with the connection."""
         self._is_attached = False
         self._held_back = dict(self._mailboxes)
+        self._num_lost = len(self._mailboxes)
         for request_id, mailbox in list(self._mailboxes.items()):
             if mailbox.entry.is_aborted or not mailbox.entry.living_children:
                 mailbox.put_end(RequestEnd(request_id=request_id))

@@ -47,7 +47,7 @@ class Session:
         self._address = introduction.address
         self._stats_listeners: list[Callable[[StepStats], None]] = []
         self.link = CoreLink(introduction, options, connection, self)
-        self.live = LiveRequests(self.link.send)
+        self.live = LiveRequests(self.link.send, max_held_back=options.max_held_back)
         self.calls = UtilityCalls(self.link.send)
 
     @property

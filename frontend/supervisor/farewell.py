@@ -14,7 +14,7 @@ from pagewire.ipc.outputs import Goodbye
 
 logger = logging.getLogger(__name__)
 
-FAREWELL_S = 2.0  # a client tries to attach several times a second, at the least once
+FAREWELL_S = 2.0  # a client tries to attach several times a second
 
 
 def say_farewell(address: str, keys: ServerKeys | None, error: PagewireError) -> None:

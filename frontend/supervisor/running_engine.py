@@ -60,6 +60,7 @@ class RunningEngine:
         """
         options = LinkOptions(
             silence_limit_s=self._stall_limit_s,
+            max_held_back=self._engine.config.scheduler.max_waiting_requests,
             reconnect_limit_s=None,  # this supervisor knows better
             on_silence=self._on_silence,
         )

@@ -82,6 +82,20 @@ def test_engine_that_may_not_be_started_again_ends_the_server(tmp_path: Path) ->
     server.stop()
 
 
+def test_clients_of_an_engine_that_gives_up_hear_why(tmp_path: Path) -> None:
+    path = Path("/tmp") / f"pw-gone-{os.getpid()}.sock"
+    engine = RunningServer(["engine", LONG_CHECKPOINT, "--listen", f"ipc://{path}", "--max-restarts", "0"], tmp_path)
+    with EngineClient(f"ipc://{path}") as client:
+        stream = client.generate(LONG_REQUEST["prompt"], SamplingParams(max_tokens=1500, ignore_eos=True))
+        next(stream)
+        os.kill(engine.descendants()[0], signal.SIGKILL)
+        with pytest.raises(EngineDead, match="--max-restarts 0"):
+            list(stream)
+    wait_until(lambda: engine.exit_code is not None, 20, "the end of the engine")
+    assert engine.exit_code == 1
+    engine.stop()
+
+
 def test_first_signal_lets_accepted_requests_finish(tmp_path: Path) -> None:
     server = RunningServer(SERVE_LONG, tmp_path)
     with ThreadPoolExecutor(1) as pool:

@@ -193,6 +193,22 @@ async def test_refusal_of_a_request_that_no_core_had_accepted_reaches_its_user(c
             await stream.accepted()
 
 
+async def test_only_so_many_new_requests_wait_for_a_core(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores, max_held_back=2) as client:
+        streams = [client.generate([1], SamplingParams(max_tokens=1)) for _ in range(5)]
+        await core.next(AddRequest, count=5)
+        await cores.kill()
+        await lost(client)
+        streams += [client.generate([1], SamplingParams(max_tokens=1)) for _ in range(2)]
+        with pytest.raises(Overloaded, match="2 new requests") as caught:
+            client.generate([1], SamplingParams())
+        assert caught.value.retry_after_s > 0
+        assert client.num_live_requests == 7
+        await cores.start()
+        assert await asyncio.gather(*map(collect, streams)) == [{0: [10]}] * 7
+
+
 async def test_suspects_run_alone_and_first_until_they_have_a_token(cores: Cores):
     await cores.start(answers_itself=False)
     async with await connect(cores) as client:
