@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from pagewire.ipc.channels import ClientId, ClientRouter, GoneClient, SlowClient
 from pagewire.ipc.codec import PROTOCOL_VERSION
-from pagewire.ipc.errors import EngineDead, ErrorInfo, ProtocolError
+from pagewire.ipc.errors import ClientGivenUp, ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import Goodbye
 from pagewire.ipc.requests import Hello, Message, Ping
 
@@ -95,7 +95,7 @@ class ClientRegistry:
 
     def _remember(self, client: ClientId, reason: SlowClient | GoneClient) -> None:
         text = f"this client was given up: {reason.message}; its requests were aborted, attach anew"
-        self._reasons[client] = EngineDead(text).to_info()
+        self._reasons[client] = ClientGivenUp(text).to_info()
         if len(self._reasons) > _MAX_REMEMBERED_REASONS:
             del self._reasons[next(iter(self._reasons))]
 

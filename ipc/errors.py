@@ -9,6 +9,7 @@
     |   `-- DeadlineExceeded     the time that the request was given is over (504)
     |-- EngineError              our fault: 5xx
     |   |-- EngineDead           the engine core is gone and will not answer
+    |   |-- ClientGivenUp        the engine core goes on, but has ended its conversation with this client
     |   |-- ExecutorDied         an executor process ended or failed a step
     |   |-- PoisonRequest        the request ended a process each time that it ran alone
     |   `-- ProtocolError        a peer sent what this version does not understand
@@ -121,6 +122,10 @@ class EngineDead(EngineError):
     """The engine core is gone; requests on this client can't be answered any more."""
 
 
+class ClientGivenUp(EngineError):
+    """The engine core could not reach this client, or it did not read, so its requests were aborted. Attach anew."""
+
+
 class ExecutorDied(EngineError):
     """An executor process ended, or failed a step."""
 
@@ -153,6 +158,6 @@ _CLASSES: dict[str, type[PagewireError]] = {
     cls.__name__: cls
     for cls in (
         RequestError, InvalidRequest, ContextTooLong, NotFound, Overloaded, DeadlineExceeded, EngineError, EngineDead,
-        ExecutorDied, PoisonRequest, ProtocolError, StartError, ConfigError, MachineError,
+        ClientGivenUp, ExecutorDied, PoisonRequest, ProtocolError, StartError, ConfigError, MachineError,
     )
 }  # fmt: skip

@@ -97,8 +97,8 @@ class CoreLink:
         self._is_probing = False
         self._answers: list[asyncio.Future[None]] = []  # of probes that wait for a sign of life
         self._lost = asyncio.Event()
+        self._loss = ""  # what became of the connection
         self._has_work = asyncio.Event()
-        self._attached = asyncio.Event()
         self._take_over(connection)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._on_task_end)
@@ -117,9 +117,11 @@ class CoreLink:
         """Have the core watched from now on, for as long as the owner has something to wait for."""
         self._has_work.set()
 
-    async def wait_attached(self) -> None:
-        """Return once a core is there that takes messages."""
-        await self._attached.wait()
+    def lose(self, why: str) -> None:
+        """Give up this connection for another one, as nothing more will come on it."""
+        self._loss = why
+        self._lost.set()
+        self._has_work.set()
 
     async def probe(self, timeout_s: float) -> bool:
         """Return whether the core was heard of lately, or shows a sign of life within `timeout_s`.
@@ -163,12 +165,10 @@ class CoreLink:
         self._silent_s = 0.0  # counted in turns of the event loop, see `Attacher`
         self._lost.clear()
         self.is_attached = True
-        self._attached.set()
         connection.receive_with(self._receive, self._on_failure)
 
     def _detach(self) -> None:
         self.is_attached = False
-        self._attached.clear()
         self._connection.close()
         self._settle_probes()
 
@@ -190,7 +190,7 @@ class CoreLink:
         interval_s = self._options.ping_interval_s
         while True:
             if self._lost.is_set():
-                return "is gone"
+                return self._loss
             if not (self._owner.has_live() or self._is_probing):
                 self._silent_s = 0.0
                 self._has_work.clear()
@@ -248,8 +248,7 @@ class CoreLink:
 
     def _on_failure(self, error: Exception) -> None:
         if isinstance(error, LostConnection):
-            self._lost.set()
-            self._has_work.set()
+            self.lose("is gone")
         else:
             self._owner.link_failed(error)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from pagewire.ipc.core_connection import CoreConnection
-from pagewire.ipc.errors import EngineDead, ErrorInfo, PagewireError
+from pagewire.ipc.errors import ClientGivenUp, EngineDead, ErrorInfo, PagewireError
 from pagewire.ipc.outputs import CoreMessage, EngineInfo, Goodbye, Ready, StepOutputs, StepStats, UtilityResult
 from pagewire.ipc.requests import Ping
 
@@ -139,7 +139,11 @@ class Session:
             case UtilityResult():
                 self.calls.take(message)
             case Goodbye():
-                self.mark_dead(PagewireError.from_info(message.error))
+                error = PagewireError.from_info(message.error)
+                if isinstance(error, ClientGivenUp):  # the core is there, and takes the requests again
+                    self.link.lose("has given this client up")
+                else:
+                    self.mark_dead(error)
             case StepOutputs():
                 self._take_outputs(message)
             case Ping() | Ready():

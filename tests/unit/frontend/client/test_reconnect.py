@@ -12,7 +12,7 @@ import pytest
 
 from pagewire.frontend.client.core_link import LinkOptions
 from pagewire.frontend.client.engine_client import AsyncEngineClient
-from pagewire.ipc.errors import DeadlineExceeded, EngineDead, ErrorInfo, Overloaded, PoisonRequest
+from pagewire.ipc.errors import ClientGivenUp, DeadlineExceeded, EngineDead, ErrorInfo, Overloaded, PoisonRequest
 from pagewire.ipc.outputs import FinishReason, Goodbye, RequestEnd, StepOutputs, StepStats, TokenDelta
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, Hello, ResumedChild
 from pagewire.ipc.sampling_params import SamplingParams
@@ -298,6 +298,18 @@ async def test_connection_that_breaks_is_no_death_of_its_core(cores: Cores):
         core = await cores.start()
         assert await collect(stream) == {0: [10, 11, 12]}
         assert added(core)[0].num_deaths == 0
+
+
+async def test_client_that_its_core_has_given_up_attaches_anew(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        stream = client.generate([1], SamplingParams(max_tokens=3))
+        await core.next(AddRequest)
+        core.answers_itself = True
+        await core.send(Goodbye(error=ClientGivenUp("it did not read").to_info()))
+        assert await collect(stream) == {0: [10, 11, 12]}
+        await core.next(Hello, count=2)
+        assert [request.num_deaths for request in added(core)] == [0, 0]
 
 
 async def test_engine_without_a_core_is_dead_after_the_limit(cores: Cores):
