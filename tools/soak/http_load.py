@@ -50,7 +50,7 @@ def malformed_bodies(vocab_size: int, max_model_len: int) -> list[Malformed]:
         fields(n=0),
         fields(n=10**9),
         fields(stop=[""]),
-        fields(logit_bias={"5": 1000}),
+        fields(logit_bias={str(vocab_size): 1}),
         fields(no_such_field=1),
     ]
 
@@ -105,12 +105,13 @@ class HTTPLoad:
 
     def _body(self, **fields: Any) -> dict[str, Any]:  # Any: what JSON can say
         rng = self._rng
+        n = rng.choice((1, 1, 1, 2))
         return {
             "prompt": [rng.randrange(5, 250) for _ in range(rng.randint(1, 40))],
             "max_tokens": rng.randint(1, _MAX_TOKENS),
-            "temperature": rng.choice((0, 1)),
+            "temperature": rng.choice((0, 1)) if n == 1 else 1,
             "seed": rng.getrandbits(32),
-            "n": rng.choice((1, 1, 1, 2)),
+            "n": n,
             "ignore_eos": rng.random() < 0.5,
             **fields,
         }
