@@ -169,6 +169,10 @@ class EngineCore:
                     self._forget(client)
                 self._clients.dismiss(client, message.to_info())
             case Hello():
+                # A client may choose its connection's id, and one that left may have had the same: what that one asked
+                # for is not for this one to read.
+                if client in self._clients:
+                    self._forget(client)
                 if not self._clients.greet(client, message, now):
                     return
                 self._welcome(client, now)

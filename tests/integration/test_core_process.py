@@ -221,6 +221,27 @@ def test_who_does_not_greet_rightly_is_sent_away_and_the_core_goes_on(monkeypatc
         assert client.until_end(1)[1].error is None
 
 
+def test_who_greets_again_starts_anew_and_reads_nothing_of_what_was_asked_before(monkeypatch: pytest.MonkeyPatch):
+    with running_core(monkeypatch) as (_, client):
+        client.greet()
+        client.send(request(1, 9, 9, max_tokens=190))
+        client.send(Hello(protocol_version=PROTOCOL_VERSION, client_name="another of the same id"))
+        while not isinstance(message := client.receive(), Ready):
+            assert isinstance(message, StepOutputs)
+        client.send(request(2, 5, 6))
+        while True:
+            message = client.receive()
+            if isinstance(message, StepOutputs):
+                assert {delta.request_id for delta in message.deltas} <= {2}
+                assert 1 not in {end.request_id for end in message.ends}
+                if message.ends:
+                    break
+        client.send(CallUtility(call_id=3, method="check_invariants"))
+        answer = client.receive()
+        assert isinstance(answer, UtilityResult)
+        assert answer.result is True
+
+
 def test_unreadable_message_ends_its_client_alone_with_its_requests(monkeypatch: pytest.MonkeyPatch):
     with running_core(monkeypatch) as (core, client):
         client.greet()
