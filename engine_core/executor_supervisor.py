@@ -98,7 +98,7 @@ class ExecutorSupervisor:
         self._lost_s: float | None = None
         self._state = _State.LOADING
         self._group = self._start_group(epoch=1, num_blocks=num_blocks)
-        self._stall.expect(now, _FIRST_MESSAGE_S)
+        self._stall.expect(now, _FIRST_MESSAGE_S if core_epoch == 1 else _LATER_FIRST_MESSAGE_S)
 
     @property
     def epoch(self) -> int:

@@ -393,6 +393,7 @@ def test_executor_that_dies_idle_is_replaced_and_all_clients_hear_of_it(monkeypa
         late.send(request(1, 5, 6))
         assert late.until_end(1)[1].error is None
         late.close()
+        assert {path.name for path in core.runtime_dir.path.iterdir()} == {"core.sock", "executor-1-2-0.sock"}
 
 
 def test_clients_are_pinged_while_an_executor_loads(monkeypatch: pytest.MonkeyPatch):
