@@ -39,7 +39,7 @@ _LEAK = re.compile(r'Traceback|File "|site-packages|/(?:home|tmp|usr|work)/|ipc:
 _SERVER_FLAGS = ("--max-model-len", "64", "--max-num-seqs", "8", "--kernels", "reference", "--dtype", "float32")
 
 _CONTENT_TYPES = st.sampled_from(
-    ["application/json"] * 12
+    ["application/json"] * 40
     + [
         "application/json; charset=utf-8",
         "Application/JSON",
@@ -51,7 +51,7 @@ _CONTENT_TYPES = st.sampled_from(
     ]
 )
 _MORE_HEADERS = st.sampled_from(
-    [{}] * 12
+    [{}] * 40
     + [
         {"X-Request-Id": "a\tb"}, {"X-Request-Id": "x" * 5000}, {"Content-Encoding": "gzip"},
         {"Content-Encoding": "deflate"}, {"Content-Encoding": "made-up"}, {"Accept": "nothing/at-all"},

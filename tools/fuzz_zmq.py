@@ -24,10 +24,11 @@ from pathlib import Path
 import zmq
 
 from pagewire.frontend.client.sync_client import EngineClient
-from pagewire.ipc.codec import core_messages
+from pagewire.ipc.codec import core_messages, encode
 from pagewire.ipc.endpoints import ipc_path
 from pagewire.ipc.errors import EngineDead
-from pagewire.ipc.outputs import StepOutputs
+from pagewire.ipc.outputs import StepOutputs, UtilityResult
+from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.sampling_params import SamplingParams
 from tools.fuzz.frames import Frames
 from tools.processes import processes_below
@@ -35,6 +36,7 @@ from tools.tiny_model.hugging_face import write_hugging_face
 from tools.tiny_model.spec import TinyModelSpec
 
 _FRAMES_PER_CONNECTION = 20
+_LAST_CALLS = (10**6, 10**6 + 1)  # ids that no frame brings
 _START_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 30.0
 _SETTLE_TIMEOUT_S = 30.0
@@ -68,43 +70,67 @@ class Attacker(threading.Thread):
             with zmq.Context() as context:
                 connection = 0
                 while self.num_sent < self._count:
-                    self._attack_once(context, greets=connection % 2 == 0)
+                    self._attack_once(context, connection)
                     self._attack_beneath(connection)
                     connection += 1
         except Exception as exc:  # told by the main thread
             self.failure = exc
 
-    def _attack_once(self, context: zmq.Context[zmq.Socket[bytes]], *, greets: bool) -> None:
+    def _attack_once(self, context: zmq.Context[zmq.Socket[bytes]], connection: int) -> None:
         dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         with dealer:
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.setsockopt(zmq.SNDTIMEO, int(_ANSWER_TIMEOUT_S * 1000))
             dealer.connect(self._address)
-            if greets:
+            if connection % 2:
+                self._send_noise(dealer)
+            else:
+                self._send_oddities(dealer)
+
+    def _send_noise(self, dealer: zmq.Socket[bytes]) -> None:
+        for _ in range(_FRAMES_PER_CONNECTION):
+            if self._frames.greets():
                 dealer.send(self._frames.greeting())
-                self._count_answer(dealer, _ANSWER_TIMEOUT_S)
-            for _ in range(_FRAMES_PER_CONNECTION):
-                dealer.send_multipart(self._frames.next())
-                self.num_sent += 1
-                while self._count_answer(dealer, 0.0):
-                    pass
-            # Of every connection the core has read all before the next one begins: it answers this greeting, or says
-            # why it has sent this client away.
-            dealer.send(self._frames.greeting())
-            if not self._count_answer(dealer, _ANSWER_TIMEOUT_S):
-                raise AssertionError(f"the engine says nothing for {_ANSWER_TIMEOUT_S:g} s")
-            while self._count_answer(dealer, 0.0):
+            dealer.send_multipart(self._frames.noise())
+            self.num_sent += 1
+        dealer.send(self._frames.greeting())
+        self._wait_until_read(dealer)
+
+    def _send_oddities(self, dealer: zmq.Socket[bytes]) -> None:
+        dealer.send(self._frames.greeting())
+        for _ in range(_FRAMES_PER_CONNECTION):
+            dealer.send(self._frames.odd_message())
+            self.num_sent += 1
+        self._wait_until_read(dealer)
+
+    def _wait_until_read(self, dealer: zmq.Socket[bytes]) -> None:
+        """Ask two questions, one after the other, and take all answers until theirs.
+
+        When the first is answered, the core has read what was before it; when the second is, it has said what came of
+        it.
+
+        Raises:
+            AssertionError: no answer comes.
+        """
+        for call_id in _LAST_CALLS:
+            dealer.send(encode(CallUtility(call_id=call_id, method="stats")))
+            while not self._take_answer(dealer, call_id):
                 pass
 
-    def _count_answer(self, dealer: zmq.Socket[bytes], timeout_s: float) -> bool:
-        if not dealer.poll(int(timeout_s * 1000)):
-            return False
-        message = core_messages.decode(dealer.recv())
-        kind = type(message).__name__
-        if isinstance(message, StepOutputs) and any(end.is_refused for end in message.ends):
-            kind = "refused request"
-        self.answers[kind] += 1
-        return True
+    def _take_answer(self, dealer: zmq.Socket[bytes], awaited: int) -> bool:
+        """Wait for a message, and return whether it answers the awaited call."""
+        if not dealer.poll(int(_ANSWER_TIMEOUT_S * 1000)):
+            raise AssertionError(f"the engine says nothing for {_ANSWER_TIMEOUT_S:g} s")
+        match core_messages.decode(dealer.recv()):
+            case UtilityResult(call_id=call_id) if call_id == awaited:
+                return True
+            case StepOutputs() as outputs:
+                self.answers["accepted request"] += len(outputs.accepted)
+                self.answers["refused request"] += sum(end.is_refused for end in outputs.ends)
+                self.answers["ended request"] += sum(not end.is_refused for end in outputs.ends)
+            case message:
+                self.answers[type(message).__name__] += 1
+        return False
 
     def _attack_beneath(self, connection: int) -> None:
         """Speak something else than ZeroMQ to the socket."""
@@ -113,7 +139,7 @@ class Attacker(threading.Thread):
             return
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(str(path))
-            raw.sendall(self._frames.next()[0])
+            raw.sendall(self._frames.noise()[0])
 
 
 def attack(address: str, count: int, seed: int) -> Attacker:

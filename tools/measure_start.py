@@ -18,7 +18,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tools.serving import children_of, serving
+from tools.processes import processes_below
+from tools.serving import serving
 
 _PROMPT_TOKENS = 1024
 
@@ -34,18 +35,23 @@ def main() -> int:
     started = time.perf_counter()
     with serving(args.model) as server:
         print(f"ready after                    {time.perf_counter() - started:8.2f} s")
-        core = children_of(server.pid)[0]
-        executor = children_of(core)[0]
-        processes = {"frontend": server.pid, "engine core": core, "executor": executor}
+        below = {process.module: process.pid for process in processes_below(server.pid)}
+        executor = below["pagewire.gpu_executor"]
+        processes = {
+            "frontend": server.pid,
+            "chat template": below["pagewire.frontend.templates"],
+            "engine core": below["pagewire.engine_core"],
+            "executor": executor,
+        }
         for name, pid in processes.items():
             maps = Path(f"/proc/{pid}/maps").read_text()
             torch = "torch loaded" if "libtorch" in maps else "no torch"
-            print(f"resident memory, {name:<12} {resident_mib(pid):9.1f} MiB  ({torch})")
+            print(f"resident memory, {name:<13} {resident_mib(pid):9.1f} MiB  ({torch})")
         before = {name: cpu_s(pid) for name, pid in processes.items()}
         time.sleep(args.idle_seconds)
         for name, pid in processes.items():
             used = (cpu_s(pid) - before[name]) / args.idle_seconds
-            print(f"idle, {name:<12}            {100 * used:9.2f} % of a core")
+            print(f"idle, {name:<13}            {100 * used:9.2f} % of a core")
         if args.fill_tokens:
             fill_kv_cache(server.url, args.model, args.fill_tokens)
             print(f"executor, {args.fill_tokens} tokens of KV later {resident_mib(executor):9.1f} MiB")

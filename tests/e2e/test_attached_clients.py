@@ -34,7 +34,7 @@ def drain(client: EngineClient, prompt: list[int], params: SamplingParams) -> li
 
 def test_frontend_and_client_share_one_engine(address: str, tmp_path: Path) -> None:
     with running_server(tmp_path, "--engine", address) as server, EngineClient(address) as client:
-        assert not server.descendants(), "an attached frontend starts no engine"
+        assert server.descendants() == [server.process_of("pagewire.frontend.templates")], "it starts no engine"
         answer = server.post(
             "/v1/completions",
             {"prompt": [5, 6, 7], "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True},

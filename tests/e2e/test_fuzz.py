@@ -24,4 +24,5 @@ def test_random_frames_are_refused_and_other_clients_are_not_disturbed() -> None
     with tiny_engine() as address:
         attacker = attack(address, 500, 1)
     assert attacker.num_sent >= 500
-    assert attacker.answers["Goodbye"] > 10
+    assert attacker.answers["Goodbye"] > 100
+    assert attacker.answers["refused request"] > 10

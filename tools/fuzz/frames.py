@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from pagewire.ipc.requests import (
     TokenInputs,
 )
 from pagewire.ipc.sampling_params import Sampling
+
+T = TypeVar("T")
 
 # What other systems would have unpickled, and what msgpack readers have choked on: nesting, and lengths that lie.
 _CLASSICS = (
@@ -50,13 +52,21 @@ class Frames:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def next(self) -> list[bytes]:
-        """Return the parts of the next message; nearly always one."""
+    def noise(self) -> list[bytes]:
+        """Return the parts of a message that is none; nearly always one."""
         makers: tuple[Callable[[], bytes], ...] = (self._noise, self._classic, self._cut, self._changed, self._replaced)
         frame = self._random.choice(makers)()
         if self._random.random() < 0.03:
             return [frame] * self._random.choice([2, 3, 200])
         return [frame]
+
+    def odd_message(self) -> bytes:
+        """Return a message as it should be, with values that no client means."""
+        return encode(self._message())
+
+    def greets(self) -> bool:
+        """Return whether to greet before the next message: who has sent noise is sent away, and gets no further."""
+        return self._random.random() < 0.5
 
     def greeting(self) -> bytes:
         """Return a `Hello` that fits."""
@@ -94,44 +104,46 @@ class Frames:
     def _message(self) -> ClientMessage:
         number = self._random.randrange(1, 50)
         messages: tuple[Callable[[], ClientMessage], ...] = (
-            lambda: Hello(protocol_version=self._random.choice([0, PROTOCOL_VERSION, 99]), client_name="fuzz"),
-            lambda: self._add(number),
-            lambda: self._add(number),
-            lambda: self._add(number),
+            lambda: Hello(protocol_version=PROTOCOL_VERSION, client_name="fuzz again"),
+            *[lambda: self._add(number)] * 60,
+            *[lambda: CallUtility(call_id=number, method=self._random.choice(["stats", "pool", "exec"]), args=[number])]
+            * 4,
             lambda: AbortRequests(request_ids=[number, -number], children=[(number, self._random.randrange(-2, 9))]),
-            lambda: CallUtility(call_id=number, method=self._random.choice(["stats", "pool", "exec"]), args=[number]),
             Ping,
         )
         return self._random.choice(messages)()
 
     def _add(self, number: int) -> AddRequest:
-        chance = self._random.random
-        child = ResumedChild(child=self._random.randrange(-1, 3), output_token_ids=self._token_ids())
+        either = self._either
         sampling = Sampling(
-            temperature=self._random.choice([0.0, 1.0, -1.0, 1e300]),
-            top_p=self._random.choice([1.0, 0.0, 7.0]),
-            top_k=self._random.choice([0, 5, -1]),
-            seed=self._random.choice([0, 7, 2**63 - 1]),
-            num_logprobs=self._random.choice([None, 0, 5, 10**9]),
-            num_prompt_logprobs=self._random.choice([None, None, -7, 2]),
+            temperature=either(1.0, 0.0, -1.0, 1e300),
+            top_p=either(1.0, 0.5, 0.0, 7.0),
+            top_k=either(0, 5, -1),
+            seed=either(7, -(2**63), 2**63 - 1),
+            num_logprobs=either(None, 0, 5, 10**9),
+            num_prompt_logprobs=either(None, -7, 2),
+            min_tokens=either(0, 3, -1, 2**62),
         )
+        task = GenerateTask(
+            sampling=sampling,
+            n=either(1, 2, 0, -3, 10**6),
+            max_tokens=either(4, None, 1, 0, 2**40),
+            stop_token_ids=either([], [1, 2], [-1], [0] * 5000),
+        )
+        child = ResumedChild(child=either(0, 1, -1), output_token_ids=either([3], [], [2**62]))
         return AddRequest(
-            request_id=self._random.choice([number, 0, -1, 2**63 - 1]),
-            inputs=TokenInputs(prompt_token_ids=self._token_ids()),
-            task=GenerateTask(
-                sampling=sampling,
-                n=self._random.choice([1, 1, 2, 0, -3, 10**6]),
-                max_tokens=self._random.choice([1, 4, None, 0, 2**40]),
-                stop_token_ids=self._token_ids() if chance() < 0.2 else [],
-            ),
-            priority=self._random.choice([0, 0, 0, 5, -(2**63)]),
-            cache_salt=self._random.choice(["", "salt", "s" * 5000]),
-            timeout_s=self._random.choice([None, None, 0.0, -1.0, 1e300, float("nan")]),
-            is_readded=chance() < 0.2,
-            resumed_children=[child] if chance() < 0.2 else [],
-            num_deaths=self._random.choice([0, 0, 1, 2, -1, 10**12]),
+            request_id=either(number, 0, -1, 2**63 - 1),
+            inputs=TokenInputs(prompt_token_ids=either([5, 6, 7], [], [1] * 60, [1] * 500, [-1], [2**31])),
+            task=task,
+            label=either("", "x" * 5000, "\x1b[2J"),
+            priority=either(0, 5, -(2**63)),
+            cache_salt=either("", "salt", "s" * 5000),
+            timeout_s=either(None, 0.001, 1e300, 0.0, -1.0, float("nan")),
+            is_readded=either(False, True),
+            resumed_children=either([], [child], [child, child]),
+            num_deaths=either(0, 1, 2, 10**12, -1),
         )
 
-    def _token_ids(self) -> list[int]:
-        wrong = [-1, 2**31, 2**62] if self._random.random() < 0.3 else []
-        return [self._random.randrange(200) for _ in range(self._random.choice([0, 1, 3, 40]))] + wrong
+    def _either(self, usual: T, *odd: T) -> T:
+        """Return the usual value, or now and then one of the others."""
+        return self._random.choice(odd) if self._random.random() < 0.08 else usual
