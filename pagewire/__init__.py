@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pagewire.frontend.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
     from pagewire.ipc.curve import ClientKeys
     from pagewire.ipc.errors import (
+        ClientGivenUp,
         ConfigError,
         ContextTooLong,
         DeadlineExceeded,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncEngineClient",
+    "ClientGivenUp",
     "ClientKeys",
     "CompletionOutput",
     "ConfigError",
@@ -74,9 +76,9 @@ _MODULES = {
     "pagewire.frontend.client.sync_client": ("EngineClient",),
     "pagewire.ipc.curve": ("ClientKeys",),
     "pagewire.ipc.errors": (
-        "ConfigError", "ContextTooLong", "DeadlineExceeded", "EngineDead", "EngineError", "ExecutorDied",
-        "InvalidRequest", "MachineError", "NotFound", "Overloaded", "PagewireError", "PoisonRequest", "ProtocolError",
-        "RequestError", "StartError",
+        "ClientGivenUp", "ConfigError", "ContextTooLong", "DeadlineExceeded", "EngineDead", "EngineError",
+        "ExecutorDied", "InvalidRequest", "MachineError", "NotFound", "Overloaded", "PagewireError", "PoisonRequest",
+        "ProtocolError", "RequestError", "StartError",
     ),
     "pagewire.ipc.sampling_params": ("SamplingParams",),
 }  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from pagewire.frontend.client.sync_client import EngineClient
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.children import children_of
+from tests.support.listening import tcp_ports, unix_paths
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -132,3 +134,14 @@ def test_streams_go_on_over_the_network_when_the_core_is_killed(engine: GuardedE
         os.kill(core, signal.SIGKILL)
         tokens += [token for delta in stream for token in delta.token_ids]
     assert tokens == undisturbed
+
+
+def test_a_server_listens_on_its_port_and_for_its_own_user_alone(tiny: RunningServer) -> None:
+    processes = [tiny.pid, *tiny.descendants()]
+    assert tcp_ports(processes) == {int(tiny.url.rpartition(":")[2])}
+    sockets = [Path(path) for path in unix_paths(processes)]
+    assert len(sockets) >= 2, "of the core and of an executor"
+    for path in sockets:
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    (core,) = [path for path in sockets if path.name == "core.sock"]
+    assert stat.S_IMODE(core.stat().st_mode) == 0o600
