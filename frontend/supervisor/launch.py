@@ -26,7 +26,7 @@ from ..http.listener import describe_listeners, open_listeners
 from .engine_process import EngineProcess, prepare_engine
 from .farewell import say_farewell
 from .running_engine import RunningEngine
-from .shutdown import Stopped, StopSignals, drain_engine, serve_until_stopped, until_stopped
+from .shutdown import Stopped, StopSignals, drain_engine, serve_until_stopped, stop_engine, until_stopped
 from .startup_report import StartupReport, describe_engine
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def _serve_own(
 ) -> int:
     signals = StopSignals()
     try:
-        async with _running_engine(engine_config) as engine:
+        async with _running_engine(engine_config, signals) as engine:
             from ..http.service import HTTPService  # with aiohttp and tokenizers, while the engine loads
 
             model_path = engine_config.model.model_path
@@ -123,7 +123,7 @@ async def _serve_attached(
 async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None, report: StartupReport) -> int:
     signals = StopSignals()
     try:
-        async with _running_engine(config, address=listen, keys=keys) as engine:
+        async with _running_engine(config, signals, address=listen, keys=keys) as engine:
             client = await until_stopped(engine.connect("launcher"), signals.first)
             for line in report.lines(client.info):
                 logger.info("%s", line)
@@ -139,7 +139,7 @@ async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None
 
 @asynccontextmanager
 async def _running_engine(
-    config: EngineConfig, address: str | None = None, keys: ServerKeys | None = None
+    config: EngineConfig, signals: StopSignals, *, address: str | None = None, keys: ServerKeys | None = None
 ) -> AsyncIterator[RunningEngine]:
     engine = EngineProcess(config, address=address, keys=keys)
     running = RunningEngine(engine)
@@ -147,7 +147,7 @@ async def _running_engine(
         yield running
     finally:
         await running.aclose()
-        await asyncio.to_thread(engine.stop)
+        await stop_engine(engine, signals)
 
 
 def _read_keys(config: ServerConfig) -> ClientKeys | None:

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from pagewire.ipc.errors import EngineError
 
 from ..client.engine_client import AsyncEngineClient
+from .engine_process import EngineProcess
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 DRAIN_POLL_S = 0.1
+LAST_MOMENT_S = 1.0  # an ordered stop takes some tenths of a second, and tells all clients why
 
 
 class Stopped(Exception):
@@ -88,6 +90,18 @@ async def serve_until_stopped(
         return 0
     logger.error("the engine is gone: %s", client.death)
     return 1
+
+
+async def stop_engine(engine: EngineProcess, signals: StopSignals) -> None:
+    """Stop the engine's processes in order; with a second signal, those that hang are given no more time."""
+    stopping = asyncio.create_task(asyncio.to_thread(engine.stop))
+    second = asyncio.create_task(signals.second.wait())
+    await asyncio.wait({stopping, second}, return_when=asyncio.FIRST_COMPLETED)
+    second.cancel()
+    await asyncio.wait({stopping}, timeout=LAST_MOMENT_S)
+    if not stopping.done():
+        engine.process.begin_kill()  # its executors end with it
+    await stopping
 
 
 async def drain_engine(client: AsyncEngineClient, timeout_s: float) -> None:

@@ -127,6 +127,19 @@ def test_drain_ends_with_a_second_signal_or_its_time(tmp_path: Path, how: str) -
     server.stop()
 
 
+def test_second_signal_ends_a_core_that_does_not(tmp_path: Path) -> None:
+    server = RunningServer(SERVE, tmp_path)
+    core, executor = server.descendants()[:2]
+    os.kill(core, signal.SIGSTOP)
+    os.kill(server.pid, signal.SIGTERM)
+    wait_until(lambda: "a second signal" in server.log, 5, "the first signal's effect")
+    os.kill(server.pid, signal.SIGTERM)
+    wait_until(lambda: server.exit_code is not None, 5, "the end of the server")
+    assert server.exit_code == 0
+    wait_until(lambda: not is_alive(core) and not is_alive(executor), 2, "the end of its processes")
+    server.stop()
+
+
 def test_engine_without_http_drains_for_its_clients(tmp_path: Path) -> None:
     path = Path("/tmp") / f"pw-drain-{os.getpid()}.sock"
     engine = RunningServer(["engine", LONG_CHECKPOINT, "--listen", f"ipc://{path}"], tmp_path)
