@@ -276,12 +276,3 @@ def test_shutdown_ends_the_engine_for_good(model):
         os.kill(pid, 0)
     with pytest.raises(EngineDead, match="shut down"):
         llm.generate("hello", GREEDY)
-
-
-@pytest.mark.slow
-def test_death_of_the_core_fails_the_call(model):
-    with LLM(str(model), **OPTIONS) as llm:
-        pid = llm._engine._process.process.pid
-        llm._generator.client.add_stats_listener(lambda stats: os.kill(pid, signal.SIGKILL))
-        with pytest.raises(EngineDead, match="exit code -9"):
-            llm.generate("hello", SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
