@@ -66,6 +66,7 @@ def check_listen_address(address: str, *, has_keys: bool = False, insecure: bool
                 "and --allow-clients (`pagewire keys make DIR` makes keys), use ipc:///path, or give --insecure if the "
                 "network is trusted."
             )
+        _check_own_host(address)
         return
     if not path.parent.is_dir():
         raise ConfigError(f"--listen {address}: the directory {path.parent} does not exist; make it first.")
@@ -77,6 +78,19 @@ def check_listen_address(address: str, *, has_keys: bool = False, insecure: bool
         )
     if is_in_use(path):
         raise MachineError(f"Another engine listens on {address}; stop it or choose another path.")
+
+
+def _check_own_host(address: str) -> None:
+    """Refuse a host that nobody could connect to, such as the name of an interface."""
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if host == "*":
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        raise ConfigError(
+            f"--listen {address}: {host} is no address; give an IP address or host name of this machine, or * for all."
+        ) from None
 
 
 def check_address(address: str, *, has_keys: bool = False) -> None:

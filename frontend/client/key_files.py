@@ -61,7 +61,8 @@ def read_client_keys(engine_key: str | os.PathLike[str], client_key: str | os.Pa
         client_key: file of the client's own secret key; the engine must allow its public one.
 
     Raises:
-        ConfigError: a file can't be read, holds no such key, or holds a secret that others can read.
+        ConfigError: a file can't be read, holds no such key, holds a secret that others can read, or can be changed by
+            them.
     """
     return ClientKeys(own=_read_pair(Path(client_key)), server=_read_public(Path(engine_key)))
 
@@ -111,6 +112,7 @@ def _write(path: Path, mode: int, text: str) -> None:
 def _public_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
+    _refuse_open_to_writers(path)
     files = sorted(path.glob(f"*{_PUBLIC}"))
     if not files:
         raise ConfigError(f"the directory {path} holds no *{_PUBLIC} file; put the clients' public keys there.")
@@ -119,7 +121,13 @@ def _public_files(path: Path) -> list[Path]:
 
 def _read_public(path: Path) -> PublicKey:
     public, _ = _read(path)
+    _refuse_open_to_writers(path)
     return PublicKey(public)
+
+
+def _refuse_open_to_writers(path: Path) -> None:
+    if path.stat().st_mode & stat.S_IWOTH:
+        raise ConfigError(f"any user of this machine could put a key of theirs into {path}; run chmod o-w {path}.")
 
 
 def _read_pair(path: Path) -> KeyPair:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from pagewire.ipc.channels import ClientRouter
+from pagewire.ipc.channels import ClientRouter, open_socket
 from pagewire.ipc.curve import ClientKeys, PublicKey, ServerKeys, explain_refusal, make_keys
 
 WAIT_MS = 10_000
@@ -44,10 +44,10 @@ def misled(client: ClientKeys) -> ClientKeys:
 
 
 @contextmanager
-def listening(keys: ServerKeys | None) -> Iterator[ClientRouter]:
+def listening(keys: ServerKeys | None, address: str = "tcp://127.0.0.1:*") -> Iterator[ClientRouter]:
     """A router on a free port of this machine."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    router = ClientRouter(context, "tcp://127.0.0.1:*", keys)
+    router = ClientRouter(context, address, keys)
     yield router
     router.close()
     context.term()
@@ -62,8 +62,7 @@ def address_of(router: ClientRouter) -> str:
 def knocking(router: ClientRouter, keys: ClientKeys | None) -> Iterator[tuple[zmq.Socket[bytes], bool, str]]:
     """A client of a router that runs in this thread: its socket, whether it was let in, and why not."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.LINGER, 0)
+    socket = open_socket(context, zmq.DEALER, address_of(router))
     event = _await_handshake(router, socket, keys)
     refusal = explain_refusal(event["event"], event["value"], has_keys=keys is not None)
     yield socket, event["event"] == _SUCCEEDED, refusal

@@ -54,6 +54,13 @@ def test_the_network_needs_keys_or_a_word():
     check_listen_address("tcp://0.0.0.0:5555", has_keys=True)
 
 
+def test_a_listener_that_nobody_could_name_is_refused():
+    with pytest.raises(ConfigError, match=r"no\.such\.interface is no address"):
+        check_listen_address("tcp://no.such.interface:5555", insecure=True)
+    for host in ("*", "127.0.0.1", "localhost", "[::1]"):
+        check_listen_address(f"tcp://{host}:5555", insecure=True)
+
+
 def test_keys_are_for_the_network(tmp_path: Path):
     for check in (check_address, check_listen_address):
         with pytest.raises(ConfigError, match="takes no keys"):

@@ -78,6 +78,15 @@ def test_a_secret_key_that_anybody_can_read_is_refused(keys: Path):
     read_client_keys(keys / "engine.key", secret)
 
 
+def test_public_keys_that_anybody_can_change_are_refused(keys: Path):
+    keys.chmod(0o1777)
+    with pytest.raises(ConfigError, match=rf"chmod o-w {keys}"):
+        read_server_keys(keys / "engine.key_secret", [keys])
+    (keys / "engine.key").chmod(0o666)
+    with pytest.raises(ConfigError, match=r"chmod o-w .*engine\.key"):
+        read_client_keys(keys / "engine.key", keys / "alice.key_secret")
+
+
 def test_a_public_key_is_no_secret_one(keys: Path):
     with pytest.raises(ConfigError, match=r"alice\.key holds no secret key; give the file that ends in \.key_secret"):
         read_client_keys(keys / "engine.key", keys / "alice.key")
