@@ -13,7 +13,9 @@ from pagewire.ipc.outputs import TokenDelta
 from pagewire.ipc.requests import AddRequest, ResumedChild
 
 MAX_DEATHS = 2
-"""Deaths of cores without a token between that make a request a suspect, and then, alone, the culprit."""
+"""Deaths of cores without a token between that make a request a suspect."""
+MAX_DEATHS_ALONE = 3
+"""As many more are the proof. A client can't tell what ended a core: it may have been killed by anybody, at any moment."""
 
 
 class JournalEntry:
@@ -50,7 +52,7 @@ class JournalEntry:
     @property
     def is_culprit(self) -> bool:
         """Whether it ran alone when cores ended, often enough to blame it."""
-        return self.num_deaths_alone >= MAX_DEATHS
+        return self.num_deaths_alone >= MAX_DEATHS_ALONE
 
     def count_death(self, *, was_alone: bool) -> None:
         """Note that a core ended which had been sent the request."""
