@@ -15,7 +15,7 @@ from pagewire.ipc.requests import AddRequest, ResumedChild
 MAX_DEATHS = 2
 """Deaths of cores without a token between that make a request a suspect."""
 MAX_DEATHS_ALONE = 3
-"""As many more are the proof. A client can't tell what ended a core: it may have been killed by anybody, at any moment."""
+"""As many of those alone are the proof. A client can't tell a crash from a kill, which anybody may do at any moment."""
 
 
 class JournalEntry:
