@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -43,15 +44,34 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 # gcc 12 warns of its own headers: their undefined vectors are meant to be (its bug 105593).
 AVX512 += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
-# isa/<name>.cpp -> the machines that it is for, and its flags. The order is the linker's, see NativeBuild.link.
-INSTRUCTION_SETS: dict[str, tuple[tuple[str, ...], list[str]]] = {
-    "portable": ((), []),
-    "neon": (ARM64, []),
-    "neon_dot": (ARM64, ["-march=armv8.2-a+dotprod"]),
-    "avx2": (X86_64, AVX2),
-    "avx512": (X86_64, AVX512),
-    "avx512_vnni": (X86_64, [*AVX512, "-mavx512vnni"]),
-    "amx": (X86_64, [*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8"]),
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """What isa/<name>.cpp is for and how it is compiled.
+
+    Attributes:
+        flags: the compiler's.
+        machines: the architectures that have it; none: all.
+        shares: the sets whose compiled kernels it uses beside its own.
+    """
+
+    flags: list[str]
+    machines: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+
+
+# By isa/<name>.cpp. The order is the linker's, see NativeBuild._link.
+INSTRUCTION_SETS = {
+    "portable": InstructionSet([]),
+    "neon": InstructionSet([], ARM64),
+    "neon_dot": InstructionSet(["-march=armv8.2-a+dotprod"], ARM64, shares=("neon",)),
+    "avx2": InstructionSet(AVX2, X86_64),
+    "avx512": InstructionSet(AVX512, X86_64),
+    "avx512_vnni": InstructionSet([*AVX512, "-mavx512vnni"], X86_64, shares=("avx512",)),
+    "amx": InstructionSet(
+        [*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8"], X86_64, shares=("avx512", "avx512_vnni")
+    ),
 }
 
 
@@ -67,24 +87,35 @@ class NativeBuild:
 
     def build(self, target: Path) -> None:
         """Compile what has changed, all files at a time, and put the library in its place."""
-        sets = [name for name in INSTRUCTION_SETS if self._is_built(name)]
+        sets = self._sets_to_build()
         defines = [f"-DPAGEWIRE_HAS_{name.upper()}=1" for name in sets]
         defines.append(f'-DPAGEWIRE_SOURCE_DIGEST="{self.digest}"')
         general = sorted(path for path in CSRC.rglob("*.cpp") if path.parent != CSRC / "isa")
-        jobs = [(path, defines if is_build_info(path) else []) for path in general]
-        jobs += [(CSRC / "isa" / f"{name}.cpp", INSTRUCTION_SETS[name][1]) for name in sets]
+        # The instruction sets take longest: they start first.
+        jobs = [(CSRC / "isa" / f"{name}.cpp", INSTRUCTION_SETS[name].flags) for name in sets]
+        jobs += [(path, defines if is_build_info(path) else []) for path in general]
         with ThreadPoolExecutor(max_workers=available_cpus()) as pool:
             objects = list(pool.map(lambda job: self._compile(*job), jobs))
-        self._link(objects, target)
+        self._link([*objects[len(sets) :], *objects[: len(sets)]], target)
 
-    def _is_built(self, name: str) -> bool:
+    def _sets_to_build(self) -> list[str]:
+        """Return the instruction sets that are asked for and known here, and those whose kernels they share."""
+        asked = os.environ.get("PAGEWIRE_INSTRUCTION_SETS", "all").split()
+        wanted = {"portable", *(INSTRUCTION_SETS if asked == ["all"] else asked)}
+        for name in asked:
+            wanted.update(INSTRUCTION_SETS[name].shares if name in INSTRUCTION_SETS else ())
+        sets: list[str] = []
+        for name, instruction_set in INSTRUCTION_SETS.items():
+            if name in wanted and all(shared in sets for shared in instruction_set.shares) and self._is_known(name):
+                sets.append(name)
+        return sets
+
+    def _is_known(self, name: str) -> bool:
         """Say whether this machine's architecture and compiler know an instruction set."""
-        machines, flags = INSTRUCTION_SETS[name]
-        wanted = os.environ.get("PAGEWIRE_INSTRUCTION_SETS", "all").split()
-        if wanted != ["all"] and name not in ("portable", *wanted):
+        instruction_set = INSTRUCTION_SETS[name]
+        if instruction_set.machines and self.machine not in instruction_set.machines:
             return False
-        if not (CSRC / "isa" / f"{name}.cpp").exists() or (machines and self.machine not in machines):
-            return False
+        flags = instruction_set.flags
         probe = [*self.compiler, *flags, "-x", "c++", "-fsyntax-only", "-"]
         known = run(probe, source="int x;").returncode == 0
         if not known:

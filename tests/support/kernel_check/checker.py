@@ -66,6 +66,8 @@ def arm_toolchain() -> Toolchain | None:
 def build_checker(toolchain: Toolchain, instruction_sets: Sequence[str], cache: Path) -> Path:
     """Compile the checker for some instruction sets; one that is in the cache, of the same sources, is taken.
 
+    A set that shares another's kernels needs that one beside it.
+
     Raises:
         subprocess.CalledProcessError: the compiler failed.
     """

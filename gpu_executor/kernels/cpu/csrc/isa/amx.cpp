@@ -4,5 +4,6 @@
 
 #define PAGEWIRE_ISA amx
 #define PAGEWIRE_TABLE kAmxKernels
-#define PAGEWIRE_LINEAR_TILE linear_tile_by_tiles
+#define PAGEWIRE_FLOATS avx512
+#define PAGEWIRE_INTEGERS avx512_vnni
 #include "kernel_table.inl"

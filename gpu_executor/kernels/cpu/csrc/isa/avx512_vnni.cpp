@@ -4,4 +4,5 @@
 
 #define PAGEWIRE_ISA avx512_vnni
 #define PAGEWIRE_TABLE kAvx512VnniKernels
+#define PAGEWIRE_FLOATS avx512
 #include "kernel_table.inl"

@@ -4,4 +4,5 @@
 
 #define PAGEWIRE_ISA neon_dot
 #define PAGEWIRE_TABLE kNeonDotKernels
+#define PAGEWIRE_FLOATS neon
 #include "kernel_table.inl"

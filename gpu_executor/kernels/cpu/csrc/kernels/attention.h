@@ -45,8 +45,23 @@ struct AttentionStep {  // one layer of one step; all pointers are the caller's
   float* partials;               // room for what splits give until they are merged, see AttentionPlan
 };
 
-struct AttentionTask;   // attention_plan.h
-struct AttentionMerge;
+// A tile of one request's query tokens against a range of splits, for some of its KV heads. Cut by attention_plan.h.
+struct AttentionTask {
+  int32_t request;
+  int32_t token_begin, token_end;      // query tokens, counted as in AttentionStep's query
+  int32_t kv_head_begin, kv_head_end;
+  int32_t split_begin, split_end;      // of kKeySplit keys each, from the request's first token
+  int64_t partial;                     // where its first split's results go in AttentionStep's partials, those of all
+                                       // KV heads; -1: nowhere, it writes the output
+};
+
+// What puts the results of a tile's splits together, for one KV head.
+struct AttentionMerge {
+  int32_t token_begin, token_end;
+  int32_t kv_head;
+  int32_t num_splits;
+  int64_t partial;  // where the results of the tile's first split are, those of all KV heads
+};
 
 // Query tokens that a tile has room for.
 inline int64_t attention_tile_tokens(int64_t num_heads, int64_t num_kv_heads) {

@@ -1,4 +1,4 @@
-// Paged attention of one task in the calling thread: see attention.h for layout and order, attention_plan.h for tasks.
+// Paged attention of one task in the calling thread: see attention.h for layout, order and tasks.
 // Included inside an instruction set's namespace, after its Vec and elementwise.inl.
 
 #include "attention_step.inl"
@@ -336,7 +336,7 @@ static void attention_task_as(const AttentionStep& step, const AttentionTask& ta
   }
 }
 
-static void attention_task(const AttentionStep& step, const AttentionTask& task, void* work) {
+void attention_task(const AttentionStep& step, const AttentionTask& task, void* work) {
   switch (step.kv_type) {
     case ElementType::kFloat32: return attention_task_as<Float32>(step, task, static_cast<float*>(work));
     case ElementType::kFloat16: return attention_task_as<Float16>(step, task, static_cast<float*>(work));
@@ -344,7 +344,7 @@ static void attention_task(const AttentionStep& step, const AttentionTask& task,
   }
 }
 
-static void attention_merge(const AttentionStep& step, const AttentionMerge& merge) {
+void attention_merge(const AttentionStep& step, const AttentionMerge& merge) {
   const int64_t head_rows = (merge.token_end - merge.token_begin) * (step.num_heads / step.num_kv_heads);
   for (int64_t head_row = 0; head_row < head_rows; ++head_row) {
     const RowPlace place = row_place(step, merge.token_begin, merge.kv_head, head_row);
@@ -369,7 +369,7 @@ PAGEWIRE_INLINE char* cache_address(const void* cache, const AttentionStep& step
   return static_cast<char*>(const_cast<void*>(cache)) + index * bytes;
 }
 
-static void store_key(const float* key, int64_t slot, const AttentionStep& step) {
+void store_key(const float* key, int64_t slot, const AttentionStep& step) {
   const int64_t block = slot / step.block_size, offset = slot % step.block_size;
   for (int64_t head = 0; head < step.num_kv_heads; ++head) {
     store_elements(key + head * step.head_dim, step.head_dim, step.kv_type,
@@ -377,7 +377,7 @@ static void store_key(const float* key, int64_t slot, const AttentionStep& step)
   }
 }
 
-static void store_value(const float* value, int64_t slot, const AttentionStep& step) {
+void store_value(const float* value, int64_t slot, const AttentionStep& step) {
   const int64_t block = slot / step.block_size, offset = slot % step.block_size;
   for (int64_t head = 0; head < step.num_kv_heads; ++head) {
     store_elements(value + head * step.head_dim, step.head_dim, step.kv_type,

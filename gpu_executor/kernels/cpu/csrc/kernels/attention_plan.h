@@ -18,22 +18,6 @@ struct AttentionShape {
   int64_t sliding_window;  // as in AttentionStep
 };
 
-struct AttentionTask {
-  int32_t request;
-  int32_t token_begin, token_end;      // query tokens, counted as in AttentionStep's query
-  int32_t kv_head_begin, kv_head_end;
-  int32_t split_begin, split_end;      // of kKeySplit keys each, from the request's first token
-  int64_t partial;                     // where its first split's results go in AttentionStep's partials, those of all
-                                       // KV heads; -1: nowhere, it writes the output
-};
-
-struct AttentionMerge {
-  int32_t token_begin, token_end;
-  int32_t kv_head;
-  int32_t num_splits;
-  int64_t partial;  // where the results of the tile's first split are, those of all KV heads
-};
-
 class AttentionPlan {
  public:
   // query_start and seq_lens are AttentionStep's. Buffers are kept from one step to the next.

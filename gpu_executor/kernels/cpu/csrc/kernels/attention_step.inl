@@ -8,10 +8,6 @@
 //   values      = values * correction, then fma(weight, value) key by key over the keys that the row sees
 // Keys outside the row's range take part in none of them: they may be NaN.
 
-// Each of these functions exists for many numbers of rows and element types: copies of them within each other would
-// gain nothing and take the compiler twice the time.
-#define PAGEWIRE_NOINLINE static __attribute__((noinline))
-
 constexpr int64_t kPanelKeys = 16;  // keys that lie side by side, channel by channel, where the kernels read them
 constexpr int64_t kPanelVecs = kPanelKeys / kVecSize;
 constexpr int64_t kStepPanels = kKeyStep / kPanelKeys;
@@ -211,9 +207,12 @@ PAGEWIRE_NOINLINE void add_row_values(const AttentionRows& tile, int64_t row, in
       add_values<kRows, kVecs>(weights, tile.correction + row, source, channel, begin, end, values + channel,
                                tile.value_stride);
     }
+    // Few sizes of heads leave a rest: it goes row by row, for the sake of half as many functions.
     for (; channel < head_dim; channel += kVecSize) {
-      add_values<kRows, 1>(weights, tile.correction + row, source, channel, begin, end, values + channel,
-                           tile.value_stride);
+      for (int64_t one = 0; one < kRows; ++one) {
+        add_values<1, 1>(weights + one * kKeyStep, tile.correction + row + one, source, channel, begin, end,
+                         values + one * tile.value_stride + channel, tile.value_stride);
+      }
     }
   });
 }

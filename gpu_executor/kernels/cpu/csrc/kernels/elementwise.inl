@@ -26,7 +26,7 @@ static float sum_of_squares(const float* x, int64_t n) {
   return reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
-static void rms_norm_row(const float* x, const float* weight, int64_t n, float eps, float* out) {
+void rms_norm_row(const float* x, const float* weight, int64_t n, float eps, float* out) {
   const float mean_square = sum_of_squares(x, n) / static_cast<float>(n);
   const Vec scale = div(broadcast(1.0f), sqrt(broadcast(mean_square + eps)));
   for_vectors(
@@ -36,7 +36,7 @@ static void rms_norm_row(const float* x, const float* weight, int64_t n, float e
       });
 }
 
-static void add_row(const float* x, int64_t n, float* total) {
+void add_row(const float* x, int64_t n, float* total) {
   for_vectors(
       n, [&](int64_t i) { store(total + i, add(load(total + i), load(x + i))); },
       [&](int64_t i, int64_t count) {
@@ -49,7 +49,7 @@ PAGEWIRE_INLINE Vec silu_and_mul(Vec gate, Vec up) {
   return mul(div(gate, add(one, exp(sub(zero(), gate)))), up);
 }
 
-static void silu_and_mul_row(const float* gate, const float* up, int64_t n, float* out) {
+void silu_and_mul_row(const float* gate, const float* up, int64_t n, float* out) {
   for_vectors(
       n, [&](int64_t i) { store(out + i, silu_and_mul(load(gate + i), load(up + i))); },
       [&](int64_t i, int64_t count) {
@@ -57,7 +57,7 @@ static void silu_and_mul_row(const float* gate, const float* up, int64_t n, floa
       });
 }
 
-static void rotate_head(float* head, const float* cos, const float* sin, int64_t half) {
+void rotate_head(float* head, const float* cos, const float* sin, int64_t half) {
   float* const first = head;
   float* const second = head + half;
   for_vectors(
@@ -99,7 +99,7 @@ static void store_elements_as(const float* x, int64_t n, typename Type::Element*
       });
 }
 
-static void store_elements(const float* x, int64_t n, ElementType type, void* out, int64_t stride) {
+void store_elements(const float* x, int64_t n, ElementType type, void* out, int64_t stride) {
   switch (type) {
     case ElementType::kFloat32: return store_elements_as<Float32>(x, n, static_cast<float*>(out), stride);
     case ElementType::kFloat16: return store_elements_as<Float16>(x, n, static_cast<uint16_t*>(out), stride);
@@ -114,7 +114,7 @@ static void load_elements_as(const typename Type::Element* x, int64_t n, float* 
       [&](int64_t i, int64_t count) { store_partial(out + i, Type::load_first(x + i, count), count); });
 }
 
-static void load_elements(const void* x, int64_t n, ElementType type, float* out) {
+void load_elements(const void* x, int64_t n, ElementType type, float* out) {
   switch (type) {
     case ElementType::kFloat32: return load_elements_as<Float32>(static_cast<const float*>(x), n, out);
     case ElementType::kFloat16: return load_elements_as<Float16>(static_cast<const uint16_t*>(x), n, out);
@@ -142,7 +142,7 @@ static float largest_of(const float* x, int64_t n, bool* any_nan) {
   return reduce_max(max(largest[0], largest[1]));
 }
 
-static int64_t argmax_row(const float* x, int64_t n, float* value) {
+int64_t argmax_row(const float* x, int64_t n, float* value) {
   // Which piece holds the largest is remembered, so that only that one is searched for its place.
   constexpr int64_t kPiece = 64 * kVecSize;
   int64_t best_piece = 0;

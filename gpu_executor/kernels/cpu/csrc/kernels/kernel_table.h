@@ -66,7 +66,7 @@ struct KernelTable {
   // One row of a matrix, as floats: an embedding.
   void (*unpack_row)(const PackedMatrix& matrix, int64_t row, float* out);
 
-  // --- attention.inl: see attention.h and attention_plan.h ---------------------------------------------------------
+  // --- attention.inl: see attention.h -----------------------------------------------------------------------------
   // Write a token's key or value heads, [num_kv_heads, head_dim] floats, into its slot of that cache: see attention.h.
   void (*store_key)(const float* key, int64_t slot, const struct AttentionStep& step);
   void (*store_value)(const float* value, int64_t slot, const struct AttentionStep& step);
@@ -87,7 +87,7 @@ struct KernelTable {
   // argmax(score + noise) among the tokens that the cutoff keeps.
   int64_t (*draw_row)(const struct ScoreRow& row, const struct Cutoff& cutoff, const struct NoiseKey& key);
 
-  // --- limits.inl -------------------------------------------------------------------------------------------------
+  // --- limits_floats.inl, limits_integers.inl ---------------------------------------------------------------------
   // Multiply in registers, and 8-bit numbers from the level-1 cache; return operations. result: two floats.
   int64_t (*multiply_floats)(int64_t rounds, float* result);
   int64_t (*multiply_integers)(int64_t rounds, float* result);

@@ -12,27 +12,13 @@
 // Two regimes. Up to kIntTileRows rows meet the codes as they stream from memory. More rows meet a block of a panel
 // whose 4-bit codes and scales were widened once, into work that stays in the level-1 cache, while the rows pass by.
 //
-// Included by isa/*.cpp after int_dot_<name>.h and linear_dense.inl.
+// Included by isa/kernel_table.inl after int_dot_<name>.h, linear_dense.inl and linear_blocks.inl.
 
 constexpr int kIntVecs = static_cast<int>(kPanel / kVecSize);
 constexpr int64_t kCacheLine = 64;
 
-// A block of 24 groups of 4-bit weights is 15 KiB when widened: half of a small level-1 cache.
-constexpr int64_t kBlockGroups = 24;
-constexpr int64_t kWideGroupBytes = kPanel * (kGroup + 2 * static_cast<int64_t>(sizeof(float)));
-// Rows whose totals wait in the work space between blocks.
-constexpr int64_t kIntRowBlock = 128;
 // How far before the codes in use memory is asked for, when few rows stream a matrix once.
 constexpr int64_t kStreamAhead = 4096;
-
-// The activations of a register tile, from the group on that a block starts with.
-struct IntRows {
-  const int8_t* values;
-  const float* scales;
-  const float* sums;
-  const float* half_sums;
-  int64_t num_groups;  // from a row to the next
-};
 
 // Cache lines to ask for beside the work on each group: those from `next` on.
 struct Prefetcher {
@@ -240,25 +226,6 @@ PAGEWIRE_INLINE void widen_int4(const uint8_t* packed, int64_t num_groups, uint8
   }
 }
 
-// Add the bias, and store the real channels of one row of a panel.
-PAGEWIRE_INLINE void finish_int_row(const PackedMatrix& matrix, int64_t panel, const float* totals, float* out,
-                                    bool add_to_out) {
-  const int64_t first = panel * kPanel;
-  float* to = out + first;
-  for (int64_t i = 0; i < kPanel; i += kVecSize) {
-    const int64_t lanes = matrix.out_features - first - i;
-    if (lanes <= 0) return;
-    Vec value = load(totals + i);
-    if (lanes >= kVecSize) {
-      if (matrix.bias != nullptr) value = add(value, load(matrix.bias + first + i));
-      store(to + i, add_to_out ? add(load(to + i), value) : value);
-    } else {
-      if (matrix.bias != nullptr) value = add(value, load_partial(matrix.bias + first + i, lanes));
-      store_partial(to + i, add_to_out ? add(load_partial(to + i, lanes), value) : value, lanes);
-    }
-  }
-}
-
 // One panel times up to kIntRowBlock rows.
 PAGEWIRE_INLINE void multiply_int_panel(const PackedMatrix& matrix, int64_t panel, const ActivationRows& x,
                                         int64_t row_begin, int64_t rows, const OutputRows& y, float* totals,
@@ -287,14 +254,11 @@ PAGEWIRE_INLINE void multiply_int_panel(const PackedMatrix& matrix, int64_t pane
       row += tile_rows;
     }
   }
-  for (int64_t row = 0; row < rows; ++row) {
-    finish_int_row(matrix, panel, totals + row * kPanel, y.out + (row_begin + row) * y.stride, y.add);
-  }
+  finish_panel(matrix, panel, totals, row_begin, rows, y);
 }
 
-PAGEWIRE_INLINE void linear_tile(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end,
-                                 const ActivationRows& x, int64_t row_begin, int64_t row_end, const OutputRows& y,
-                                 void* work) {
+void linear_tile(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end, const ActivationRows& x,
+                 int64_t row_begin, int64_t row_end, const OutputRows& y, void* work) {
   if (!is_quantized(matrix.layout)) {
     linear_dense_tile(matrix, panel_begin, panel_end, x, row_begin, row_end, y, work);
     return;
@@ -308,7 +272,7 @@ PAGEWIRE_INLINE void linear_tile(const PackedMatrix& matrix, int64_t panel_begin
   }
 }
 
-PAGEWIRE_INLINE int64_t linear_work_bytes(const PackedMatrix& matrix) {
+int64_t linear_work_bytes(const PackedMatrix& matrix) {
   if (!is_quantized(matrix.layout)) return linear_dense_work_bytes(matrix);
   return kIntRowBlock * kPanel * static_cast<int64_t>(sizeof(float)) + kBlockGroups * kWideGroupBytes;
 }

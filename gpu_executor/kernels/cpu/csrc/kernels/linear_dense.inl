@@ -8,7 +8,7 @@
 // panel's chains alone would wait for the latency of the multiply-add. More rows are cut into blocks that stay in the
 // level-2 cache; a piece of a panel is converted to fp32 once for all rows of the block and stays in the level-1 cache.
 //
-// Included by isa/*.cpp after a vector header.
+// Included by isa/kernel_table.inl after a vector header.
 
 // Accumulators that fit the registers beside a weight and an activation; rows of a tile; panels of a tile.
 constexpr int kVecsPerPanel = static_cast<int>(kPanel / kVecSize);
@@ -132,21 +132,6 @@ static MultiplyDenseTile dense_tile_of_one_panel(int64_t rows) {
   return multiply_dense_tile<kLayout, kRows, 1>;
 }
 
-// Move the sums of one panel to the output: bias first, then the residual.
-PAGEWIRE_INLINE void finish_dense_panel(const PackedMatrix& matrix, int64_t panel, const float* sums, int64_t row_begin,
-                               int64_t rows, const OutputRows& y) {
-  const int64_t first = panel * kPanel;
-  const int64_t channels = smaller(kPanel, matrix.out_features - first);
-  for (int64_t row = 0; row < rows; ++row, sums += kPanel) {
-    float* out = y.out + (row_begin + row) * y.stride + first;
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      float value = sums[channel];
-      if (matrix.bias != nullptr) value += matrix.bias[first + channel];
-      out[channel] = y.add ? out[channel] + value : value;
-    }
-  }
-}
-
 template <WeightLayout kLayout>
 static void multiply_few_dense_rows(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end,
                              const ActivationRows& x, int64_t row_begin, int64_t rows, const OutputRows& y,
@@ -160,7 +145,7 @@ static void multiply_few_dense_rows(const PackedMatrix& matrix, int64_t panel_be
                          matrix.panel_bytes(), matrix.in_features, sums, rows * kPanel, false};
     (panels == 1 ? one : many)(tile);
     for (int64_t i = 0; i < panels; ++i) {
-      finish_dense_panel(matrix, panel + i, sums + i * rows * kPanel, row_begin, rows, y);
+      finish_panel(matrix, panel + i, sums + i * rows * kPanel, row_begin, rows, y);
     }
     panel += panels;
   }
@@ -231,7 +216,7 @@ static void multiply_dense_row_block(const PackedMatrix& matrix, int64_t panel_b
       }
     }
     for (int64_t panel = block; panel < block_end; ++panel) {
-      finish_dense_panel(matrix, panel, sums + (panel - block) * sums_stride, row_begin, rows, y);
+      finish_panel(matrix, panel, sums + (panel - block) * sums_stride, row_begin, rows, y);
     }
   }
 }
@@ -256,9 +241,8 @@ static void multiply_dense(const PackedMatrix& matrix, int64_t panel_begin, int6
 }
 
 // linear_tile for the dense layouts.
-PAGEWIRE_INLINE void linear_dense_tile(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end,
-                              const ActivationRows& x, int64_t row_begin, int64_t row_end, const OutputRows& y,
-                              void* work) {
+void linear_dense_tile(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end, const ActivationRows& x,
+                       int64_t row_begin, int64_t row_end, const OutputRows& y, void* work) {
   float* floats = static_cast<float*>(work);
   switch (matrix.layout) {
     case WeightLayout::kFloat32:
@@ -272,7 +256,7 @@ PAGEWIRE_INLINE void linear_dense_tile(const PackedMatrix& matrix, int64_t panel
   }
 }
 
-PAGEWIRE_INLINE int64_t linear_dense_work_bytes(const PackedMatrix&) {
+int64_t linear_dense_work_bytes(const PackedMatrix&) {
   const int64_t widened = dense_panels_at_once(kDenseRows) * kDenseDepth * kPanel;
   const int64_t sums = kDensePanelBlock * round_up(kDenseRowBlock, kDenseRows) * kPanel;
   return (widened + sums) * static_cast<int64_t>(sizeof(float));

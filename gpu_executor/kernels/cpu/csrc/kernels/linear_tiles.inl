@@ -1,8 +1,9 @@
 // linear.inl's products on a unit that multiplies whole tiles of integers (AMX): 16 rows at a time, each group's sums
-// passing through memory; what is left over, and fewer rows, go the way of linear.inl. The arithmetic is the same, and
-// so are the bits.
+// passing through memory; what is left over, and fewer rows, go the way of PAGEWIRE_INTEGERS, the narrower set's
+// linear.inl. The arithmetic is the same, and so are the bits.
 //
-// Included by isa/*.cpp after linear.inl, where int_dot_<name>.h provides TileShapes, sum_tile and load_sums.
+// Included by isa/kernel_table.inl after linear_blocks.inl, where int_dot_<name>.h provides TileShapes, sum_tile and
+// load_sums.
 
 // The codes of some groups of one panel, a byte each, and the panel's own groups, which hold the scales.
 struct TileWeights {
@@ -75,7 +76,7 @@ PAGEWIRE_INLINE MultiplyTile16 tile_of_16_rows(const PackedMatrix& matrix) {
   return matrix.has_minimum ? multiply_tile_16<true, true> : multiply_tile_16<true, false>;
 }
 
-// One panel times up to kIntRowBlock rows, at least 16.
+// One panel times up to kIntRowBlock rows, a multiple of 16.
 PAGEWIRE_INLINE void multiply_panel_by_tiles(const PackedMatrix& matrix, int64_t panel, const ActivationRows& x,
                                              int64_t row_begin, int64_t rows, const OutputRows& y, float* totals,
                                              uint8_t* widened) {
@@ -92,38 +93,33 @@ PAGEWIRE_INLINE void multiply_panel_by_tiles(const PackedMatrix& matrix, int64_t
       weights.codes = widened;
       weights.code_stride = kPanel * kGroup;
     }
-    for (int64_t row = 0; row < rows;) {
+    for (int64_t row = 0; row < rows; row += kTileRows16) {
       const int64_t at = (row_begin + row) * x.num_groups + begin;
       const IntRows tile_x{x.values + at * kGroup, x.scales + at, x.sums ? x.sums + at : nullptr,
                            x.half_sums ? x.half_sums + 2 * at : nullptr, x.num_groups};
-      if (rows - row >= kTileRows16) {
-        multiply(weights, groups, tile_x, totals + row * kPanel);
-        row += kTileRows16;
-      } else {
-        const int64_t few = smaller(rows - row, kIntTileRows);
-        int_tile(few, matrix, false)(packed, groups, tile_x, totals + row * kPanel, Prefetcher{packed, 0});
-        row += few;
-      }
+      multiply(weights, groups, tile_x, totals + row * kPanel);
     }
   }
-  for (int64_t row = 0; row < rows; ++row) {
-    finish_int_row(matrix, panel, totals + row * kPanel, y.out + (row_begin + row) * y.stride, y.add);
-  }
+  finish_panel(matrix, panel, totals, row_begin, rows, y);
 }
 
-static void linear_tile_by_tiles(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end,
-                                 const ActivationRows& x, int64_t row_begin, int64_t row_end, const OutputRows& y,
-                                 void* work) {
+void linear_tile(const PackedMatrix& matrix, int64_t panel_begin, int64_t panel_end, const ActivationRows& x,
+                 int64_t row_begin, int64_t row_end, const OutputRows& y, void* work) {
   if (!is_quantized(matrix.layout) || row_end - row_begin < kTileRows16) {
-    linear_tile(matrix, panel_begin, panel_end, x, row_begin, row_end, y, work);
+    PAGEWIRE_INTEGERS::linear_tile(matrix, panel_begin, panel_end, x, row_begin, row_end, y, work);
     return;
   }
   const TileShapes shapes;
   float* totals = static_cast<float*>(work);
   uint8_t* widened = static_cast<uint8_t*>(work) + kIntRowBlock * kPanel * static_cast<int64_t>(sizeof(float));
   for (int64_t row = row_begin; row < row_end; row += kIntRowBlock) {
+    const int64_t rows = smaller(kIntRowBlock, row_end - row), whole = rows / kTileRows16 * kTileRows16;
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-      multiply_panel_by_tiles(matrix, panel, x, row, smaller(kIntRowBlock, row_end - row), y, totals, widened);
+      if (whole > 0) multiply_panel_by_tiles(matrix, panel, x, row, whole, y, totals, widened);
+      // What is left, while the panel's codes are still in a cache.
+      if (whole < rows) {
+        PAGEWIRE_INTEGERS::linear_tile(matrix, panel, panel + 1, x, row + whole, row + rows, y, work);
+      }
     }
   }
 }

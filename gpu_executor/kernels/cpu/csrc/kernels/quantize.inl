@@ -4,7 +4,7 @@
 //   value  = x * (127 / largest magnitude), rounded half to even
 //   sum    = scale * (sum of the group's values): an exact integer times the scale, rounded once
 //
-// Included by isa/*.cpp after int_dot_<name>.h.
+// Included by isa/kernel_table.inl after int_dot_<name>.h.
 
 constexpr float kMaxValue = 127.0f;
 // Below this 127 / magnitude would overflow: such a group (under 4e-37 everywhere) counts as zeros.
@@ -33,8 +33,7 @@ PAGEWIRE_INLINE void quantize_group(const float* x, int8_t* values, float* scale
   }
 }
 
-PAGEWIRE_INLINE void quantize_row(const float* x, int64_t n, int8_t* values, float* scales, float* sums,
-                                  float* half_sums) {
+void quantize_row(const float* x, int64_t n, int8_t* values, float* scales, float* sums, float* half_sums) {
   const int64_t whole = n / kGroup;
   for (int64_t group = 0; group < whole; ++group) {
     quantize_group(x + group * kGroup, values + group * kGroup, scales + group, sums ? sums + group : nullptr,

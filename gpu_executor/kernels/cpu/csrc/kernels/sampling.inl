@@ -1,7 +1,7 @@
 // Kernels over one row of logits: scores, sums of exponentials, draws. See sampling.h and kernel_table.h.
 // Included inside an instruction set's namespace, after elementwise.inl.
 
-static void make_scores(const float* logits, int64_t size, float temperature, float* scores, float* group_max) {
+void make_scores(const float* logits, int64_t size, float temperature, float* scores, float* group_max) {
   const int64_t num_groups = round_up(divide_up(size, kScoreGroup), kGroupPadding);
   const Vec divisor = broadcast(temperature), lowest = broadcast(-__builtin_inff());
   for (int64_t group = 0; group < num_groups; ++group) {
@@ -23,7 +23,7 @@ static void make_scores(const float* logits, int64_t size, float temperature, fl
   }
 }
 
-static void exp_row(const float* x, int64_t n, float largest, float* out) {
+void exp_row(const float* x, int64_t n, float largest, float* out) {
   const Vec shift = broadcast(largest);
   for_vectors(
       n, [&](int64_t i) { store(out + i, exp(sub(load(x + i), shift))); },
@@ -31,7 +31,7 @@ static void exp_row(const float* x, int64_t n, float largest, float* out) {
 }
 
 // Terms are made a block at a time: the loop that widens and adds them is then the compiler's to vectorize.
-static double sum_of_exp(const float* x, int64_t n, float largest) {
+double sum_of_exp(const float* x, int64_t n, float largest) {
   constexpr int64_t kSums = 16;  // whatever the vector's size, so that the order of additions is one
   constexpr int64_t kBlock = 32 * kSums;
   double sums[kSums] = {};
@@ -49,7 +49,7 @@ static double sum_of_exp(const float* x, int64_t n, float largest) {
   return total;
 }
 
-static int64_t rank_in_row(const float* x, int64_t n, int64_t index) {
+int64_t rank_in_row(const float* x, int64_t n, int64_t index) {
   const float value = x[index];
   int64_t before = 0;
   for (int64_t i = 0; i < index; ++i) before += x[i] >= value;
@@ -146,7 +146,7 @@ PAGEWIRE_INLINE uint32_t least_word(float bound) {
   return room < 0x1p32 ? ~static_cast<uint32_t>(room) : 0;
 }
 
-static int64_t draw_row(const ScoreRow& row, const Cutoff& cutoff, const NoiseKey& key) {
+int64_t draw_row(const ScoreRow& row, const Cutoff& cutoff, const NoiseKey& key) {
   GroupWords noise;
   const auto word_of = [&noise](int64_t id) { return noise.words[id & 3][id / 4 % kCounters]; };
   // The most likely token first: what can beat it is rare, and gets rarer with every better one.

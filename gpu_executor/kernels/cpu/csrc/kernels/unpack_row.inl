@@ -3,7 +3,7 @@
 // Exact for the dense layouts. For the integer ones weight = fma(scale, code, minimum), rounded once: the product of an
 // fp16 scale and an 8-bit code has no rounding of its own in fp32.
 //
-// Included by isa/*.cpp after a vector header.
+// Included by isa/kernel_table.inl after a vector header.
 
 // The scale or minimum of one channel, among those of all channels of a panel.
 static float load_channel_half(const uint8_t* halves, int64_t channel) {
@@ -65,7 +65,7 @@ static void unpack_int_channel(const PackedMatrix& matrix, const uint8_t* group,
   }
 }
 
-static void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
+void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
   const uint8_t* panel = matrix.panel(row / kPanel);
   if (is_quantized(matrix.layout)) {
     unpack_int_channel(matrix, panel, row % kPanel, out);

@@ -1,6 +1,8 @@
 #include "thread_pool.h"
 
 #include <chrono>
+#include <mutex>
+#include <thread>
 
 #include "sleeping.h"
 
@@ -18,14 +20,23 @@ uint32_t phase_of(uint64_t tickets) { return static_cast<uint32_t>(tickets >> 32
 
 }  // namespace
 
+struct ThreadPool::Threads {
+  std::mutex region;  // held by the caller that runs one
+  std::vector<std::thread> started;
+};
+
 Team::Team(ThreadPool& pool, int thread, uint32_t phase)
     : pool_(pool), thread_(thread), num_threads_(pool.num_threads()), phase_(phase) {}
 
 ThreadPool::ThreadPool(int num_threads)
-    : num_threads_(num_threads < 1 ? 1 : num_threads), shares_(static_cast<size_t>(num_threads_)) {
+    : num_threads_(num_threads < 1 ? 1 : num_threads),
+      threads_(std::make_unique<Threads>()),
+      shares_(static_cast<size_t>(num_threads_)) {
   entered_.store(kClosed);
   try {
-    for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { work(thread); });
+    for (int thread = 1; thread < num_threads_; ++thread) {
+      threads_->started.emplace_back([this, thread] { work(thread); });
+    }
   } catch (...) {
     stop();  // the system gives no more threads: those that were started must not outlive this
     throw;
@@ -38,12 +49,12 @@ void ThreadPool::stop() {
   stopping_ = true;
   region_.fetch_add(1);
   wake_sleepers(region_);
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_->started) thread.join();
 }
 
-void ThreadPool::run(const std::function<void(Team&)>& body) {
-  std::lock_guard<std::mutex> lock(region_mutex_);
-  body_ = &body;
+void ThreadPool::run_region(Region region) {
+  std::lock_guard<std::mutex> lock(threads_->region);
+  body_ = region;
   first_phase_ = phase_.load();
   if (num_threads_ > 1) {
     entered_.store(0);
@@ -51,14 +62,14 @@ void ThreadPool::run(const std::function<void(Team&)>& body) {
     announce(region_);
   }
   Team team(*this, 0, first_phase_);
-  body(team);
+  region.call(region.object, team);
   if (num_threads_ > 1) {
     entered_.fetch_or(kClosed);
     for (uint32_t now = entered_.load(); now != kClosed; now = entered_.load()) {
       wait_until(entered_, now, [&] { return entered_.load() != now; });
     }
   }
-  body_ = nullptr;
+  body_ = {};
 }
 
 void ThreadPool::work(int thread) {
@@ -74,7 +85,7 @@ void ThreadPool::work(int thread) {
     // This may be a later region than the one it was woken for. To enter it a second time does no harm: by then all
     // phases that it took part in are over.
     Team team(*this, thread, first_phase_);
-    (*body_)(team);
+    body_.call(body_.object, team);
     if (entered_.fetch_sub(1) == (kClosed | 1)) announce(entered_);
   }
 }

@@ -13,9 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <mutex>
-#include <thread>
+#include <memory>
 #include <vector>
 
 namespace pagewire {
@@ -54,13 +52,24 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   int num_threads() const { return num_threads_; }
-  // Run body on all threads; returns when all are done with it. Threads that were not yet there when the caller was
-  // through it are not waited for. Not to be called from within a body. One region at a time: callers take turns.
-  void run(const std::function<void(Team&)>& body);
+  // Run body(team) on all threads; returns when all are done with it. Threads that were not yet there when the caller
+  // was through it are not waited for. Not to be called from within a body. One region at a time: callers take turns.
+  template <typename Body>
+  void run(const Body& body) {
+    run_region({[](const void* object, Team& team) { (*static_cast<const Body*>(object))(team); }, &body});
+  }
 
  private:
   friend class Team;
 
+  // A reference to a body. Neither this nor what Threads hides takes a standard header that every file would wait for.
+  struct Region {
+    void (*call)(const void* object, Team& team);
+    const void* object;
+  };
+  struct Threads;
+
+  void run_region(Region region);
   void work(int thread);
   void stop();
   bool take_tile(uint32_t phase, int thread, int64_t num_tiles, int64_t* tile);
@@ -71,11 +80,10 @@ class ThreadPool {
   void announce(std::atomic<uint32_t>& word);
 
   const int num_threads_;
-  std::mutex region_mutex_;
-  const std::function<void(Team&)>* body_ = nullptr;
+  Region body_ = {};
   uint32_t first_phase_ = 0;
   std::atomic<bool> stopping_{false};
-  std::vector<std::thread> threads_;
+  std::unique_ptr<Threads> threads_;
 
   // Each on a cache line of its own: all threads write them all the time.
   // A thread's share of the tiles: the present phase in the high half, the number taken in the low one. A late thread

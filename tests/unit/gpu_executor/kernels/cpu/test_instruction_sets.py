@@ -14,8 +14,7 @@ from tests.support.kernel_check.checker import (
     run_checker,
 )
 
-# avx512_vnni is what amx does with fewer rows than a tile has, from the same headers.
-EMULATED = ("avx512", "amx", "neon", "neon_dot")
+EMULATED = ("avx512", "avx512_vnni", "amx", "neon", "neon_dot")
 ARM = ("neon", "neon_dot")
 
 pytestmark = pytest.mark.slow

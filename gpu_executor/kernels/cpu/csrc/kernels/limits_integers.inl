@@ -1,28 +1,8 @@
-// Loops that do nothing but multiply, to say how far a kernel is from what the machine can do. See limits/limits.h.
-//
-// Included by isa/*.cpp after linear.inl.
-
-// As many chains as hide the latency of a multiply-add: no memory, no dependence. Returns operations, two a product.
-static int64_t multiply_floats(int64_t rounds, float* result) {
-  constexpr int kChains = kDenseAccumulators < 12 ? kDenseAccumulators : 12;
-  const Vec factor = broadcast(result[0]), small = broadcast(result[1]);
-  Vec sums[kChains];
-#pragma GCC unroll 16
-  for (int i = 0; i < kChains; ++i) sums[i] = broadcast(static_cast<float>(i));
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kChains; ++i) sums[i] = fma(sums[i], factor, small);
-  }
-  Vec total = sums[0];
-#pragma GCC unroll 16
-  for (int i = 1; i < kChains; ++i) total = add(total, sums[i]);
-  result[0] = reduce_add(total);
-  return rounds * kChains * kVecSize * 2;
-}
+// The integer half of limits_floats.inl. Included by isa/kernel_table.inl after linear.inl.
 
 // What a tile of 4-bit weights does with a group but for scaling it: codes and activations from the level-1 cache,
 // integer sums of all its rows. Returns operations, two a product.
-static int64_t multiply_integers(int64_t rounds, float* result) {
+int64_t multiply_integers(int64_t rounds, float* result) {
   constexpr int kRows = kIntTileRows;
   alignas(64) uint8_t codes[kPanel * kGroup];
   alignas(64) int8_t values[kRows * kGroup];
