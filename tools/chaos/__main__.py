@@ -32,7 +32,9 @@ _PROGRESS_S = 30.0
 def main() -> int:
     """Run it and return the exit code."""
     args = _parser().parse_args()
-    flags = ["--max-model-len", "1024", "--stall-limit", str(args.stall_limit), *args.serve]
+    # Steps of a fraction of a second: strikes amid a prompt then find some of it done, and seldom the very first step.
+    flags = ["--max-model-len", "1024", "--max-num-batched-tokens", "128"]
+    flags += ["--stall-limit", str(args.stall_limit), *args.serve]
     with WatchedServer(args.model, *flags) as server:
         print(f"serving at {server.url}, log in {server.log_path}, seed {args.seed}", flush=True)
         is_right = asyncio.run(_run(server, args))
@@ -142,7 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--after-recovery", action="store_true", help="count them from when the server is back")
     parser.add_argument("--stops", type=float, default=0.5, help="share of strikes that stop a process, not kill it")
     parser.add_argument("--stall-limit", type=float, default=3.0, help="the server's")
-    parser.add_argument("--silence-limit", type=float, default=120.0, help="seconds without a token: a lost stream")
+    parser.add_argument(
+        "--silence-limit", type=float, default=120.0, help="seconds without token and strike: a lost stream"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the requests and of the order of strikes")
     parser.add_argument("--streams", type=int, default=16, help="clients that stream at once")
     parser.add_argument("--requests", type=int, default=64, help="distinct requests")

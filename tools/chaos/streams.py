@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ import aiohttp
 
 from tools.prompts import PROMPTS
 
-# Longer prompts than a step's budget would hold every other stream up for seconds after each restart.
-_NUM_LONG_PROMPT_WORDS = 300
+# After a restart all that runs is computed again: longer requests would leave the streams of sixteen clients no time
+# between two strikes that are seconds apart.
+_NUM_LONG_PROMPT_WORDS = 200
+_MIN_TOKENS, _MAX_TOKENS = 40, 120
 _WORDS = (
     "river mountain village winter lamp engine stone garden letter window market harbour teacher paper music bridge "
     "summer castle forest island captain silver morning shadow copper orchard thunder meadow lantern compass"
@@ -63,7 +66,7 @@ def make_requests(number: int, seed: int) -> list[StreamRequest]:
         prompt = " ".join(rng.choices(_WORDS.split(), k=_NUM_LONG_PROMPT_WORDS)) if is_long else rng.choice(PROMPTS)
         body = {
             "prompt": prompt,
-            "max_tokens": rng.randint(40, 160),
+            "max_tokens": rng.randint(_MIN_TOKENS, _MAX_TOKENS),
             "temperature": float(index // 5 % 2 if is_long else index % 2),
             "seed": rng.getrandbits(32),
             "ignore_eos": rng.random() < 0.7,
@@ -80,11 +83,13 @@ class Stream:
 
     Attributes:
         started_s: when it was asked.
+        silence: ends it when it is silent for too long.
         token_times_s: when each event with tokens came.
     """
 
     request: StreamRequest
     started_s: float
+    silence: asyncio.Timeout
     token_times_s: list[float] = field(default_factory=list)
 
     def pauses_s(self, strike_times_s: Sequence[float]) -> list[float]:
@@ -120,7 +125,7 @@ class Clients:
     """
 
     def __init__(self, url: str, requests: Sequence[StreamRequest], *, silence_limit_s: float) -> None:
-        """Ask the server at `url`; a stream without a token for `silence_limit_s` is lost."""
+        """Ask the server at `url`; a stream is lost that has no token for so long, and nothing was struck either."""
         self.live: set[Stream] = set()
         self.expected: dict[int, Answer] = {}
         self.num_answers = {0.0: 0, 1.0: 0}
@@ -128,7 +133,7 @@ class Clients:
         self.differing: list[str] = []
         self.pauses_s: list[float] = []
         self.prefill_began = asyncio.Event()
-        self.strike_times_s: list[float] = []
+        self._strike_times_s: list[float] = []
         self._url = url
         self._requests = requests
         self._silence_limit_s = silence_limit_s
@@ -159,6 +164,12 @@ class Clients:
             for _ in range(num_clients):
                 group.create_task(self._run_one(session))
 
+    def note_strike(self, time_s: float) -> None:
+        """Remember a strike for the pauses that it makes; each stream may be silent for a while again."""
+        self._strike_times_s.append(time_s)
+        for stream in self.live:
+            self._allow_silence(stream)
+
     def close(self) -> None:
         """Ask nothing more; the streams under way go on to their ends."""
         self._is_closing = True
@@ -181,22 +192,27 @@ class Clients:
                 self.differing.append(f"stream {number} (request {index}): {_difference(answer, self.expected[index])}")
 
     async def _ask(self, session: aiohttp.ClientSession, request: StreamRequest) -> Answer:
-        stream = Stream(request, time.monotonic())
+        stream = Stream(request, time.monotonic(), asyncio.timeout(self._silence_limit_s))
         self.live.add(stream)
         if request.is_long:
             self.prefill_began.set()
         try:
-            async with asyncio.timeout(self._silence_limit_s) as silence:
-                return await self._read(session, stream, silence)
+            async with stream.silence:
+                return await self._read(session, stream)
         except TimeoutError:
             raise StreamLost(f"no token for {self._silence_limit_s} s after {len(stream.token_times_s)}") from None
         except (aiohttp.ClientError, ConnectionError) as exc:
             raise StreamLost(f"broken after {len(stream.token_times_s)} tokens: {exc!r}") from exc
         finally:
             self.live.discard(stream)
-            self.pauses_s += stream.pauses_s([time_s for time_s in self.strike_times_s if time_s >= stream.started_s])
+            first = bisect_left(self._strike_times_s, stream.started_s)
+            self.pauses_s += stream.pauses_s(self._strike_times_s[first:])
 
-    async def _read(self, session: aiohttp.ClientSession, stream: Stream, silence: asyncio.Timeout) -> Answer:
+    def _allow_silence(self, stream: Stream) -> None:
+        if not stream.silence.expired():
+            stream.silence.reschedule(asyncio.get_running_loop().time() + self._silence_limit_s)
+
+    async def _read(self, session: aiohttp.ClientSession, stream: Stream) -> Answer:
         token_ids: list[int] = []
         texts: list[str] = []
         finish_reason = None
@@ -219,9 +235,8 @@ class Clients:
                 finish_reason = choice["finish_reason"] or finish_reason
                 if choice.get("token_ids"):
                     token_ids += choice["token_ids"]
-                    now = time.monotonic()
-                    stream.token_times_s.append(now)
-                    silence.reschedule(asyncio.get_running_loop().time() + self._silence_limit_s)
+                    stream.token_times_s.append(time.monotonic())
+                    self._allow_silence(stream)
         raise StreamLost(f"the stream ended without [DONE] after {len(token_ids)} tokens")
 
 

@@ -191,7 +191,7 @@ class Striker:
                 await asyncio.wait_for(self._clients.prefill_began.wait(), _MAX_PREFILL_WAIT_S)
             except TimeoutError:
                 return
-            await asyncio.sleep(self._rng.uniform(0.05, 0.4))
+            await asyncio.sleep(self._rng.uniform(0.02, 0.3))
 
     def _draw(self) -> tuple[str, Action]:
         """Return the next of a shuffled deck, so that every kind has its share of even a short run."""
@@ -223,4 +223,4 @@ class Striker:
             return
         self.strikes.append(strike)
         self._unanswered.append(strike)
-        self._clients.strike_times_s.append(strike.time_s)
+        self._clients.note_strike(strike.time_s)
