@@ -72,7 +72,8 @@ def _add_routes(router: web.UrlDispatcher) -> None:
     add("POST", "/detokenize", tokenize.detokenize)
     get("/openapi.json", description.describe)
     get("/health", health.health)
-    add("*", "/ping", health.health)  # SageMaker's name, GET or POST
+    get("/ping", health.health)  # SageMaker's name
+    add("POST", "/ping", health.health)
     get("/live", health.live)
     get("/version", health.version)
     get("/metrics", health.metrics)

@@ -19,6 +19,7 @@ from pagewire.version import __version__
 
 from .errors import ErrorResponse
 from .json_body import encode_json
+from .messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from .responses import (
     ChatChunk,
     ChatResponse,
@@ -33,7 +34,6 @@ from .schema import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
-    GenerationRequest,
     TokenizeRequest,
 )
 
@@ -151,8 +151,7 @@ def describe_api() -> JsonObject:
     structs = {struct for operation in OPERATIONS for struct in _structs(operation)} | {ErrorResponse}
     by_name = sorted(structs, key=lambda struct: struct.__name__)
     _, schemas = msgspec.json.schema_components(by_name, ref_template=_REF)
-    for request in (ChatRequest, CompletionRequest):
-        _describe_unsupported(request, schemas[request.__name__]["properties"])
+    _narrow(schemas)
     paths: JsonObject = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _describe(operation)
@@ -180,12 +179,32 @@ def _structs(operation: Operation) -> Iterator[type[msgspec.Struct]]:
             yield struct
 
 
-def _describe_unsupported(request: type[GenerationRequest], properties: JsonObject) -> None:
-    for name in request.unsupported_fields:
-        properties[name] = {
-            "enum": [None, *NEUTRAL_VALUES.get(name, ())],
-            "description": "Not supported (yet): only values that ask for nothing are taken.",
-        }
+def _narrow(schemas: JsonObject) -> None:
+    """Write into the schemas what handlers refuse beyond what the structs say."""
+    for request in (ChatRequest, CompletionRequest):
+        for name in request.unsupported_fields:
+            schemas[request.__name__]["properties"][name] = _only(None, *NEUTRAL_VALUES.get(name, ()))
+    message = schemas["ChatMessage"]["properties"]
+    message["role"] = {"enum": list(ROLES)}
+    for name in EMPTY_FIELDS:
+        message[name] = _only(*EMPTY_VALUES)
+    completion = schemas["CompletionRequest"]
+    completion["required"] = [*completion.get("required", ()), "prompt"]
+    prompt = completion["properties"]["prompt"]
+    prompt["anyOf"] = [each for each in prompt["anyOf"] if each != {"type": "null"}]
+    prompt.pop("default", None)
+    tokenize = schemas["TokenizeRequest"]
+    tokenize["oneOf"] = [
+        {"required": [given], "properties": {given: {"not": {"type": "null"}}, other: {"type": "null"}}}
+        for given, other in (("prompt", "messages"), ("messages", "prompt"))
+    ]
+
+
+def _only(*values: object) -> JsonObject:
+    return {
+        "enum": list(values),
+        "description": "Not supported (yet): only values that ask for nothing are taken.",
+    }
 
 
 def _describe(operation: Operation) -> JsonObject:

@@ -12,7 +12,8 @@ from .schema import ChatMessage, ChatRequest, TokenizeRequest
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that only tools, audio and the like fill, and that an SDK's message object writes back empty.
-_EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id")
+EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id")
+EMPTY_VALUES: tuple[object, ...] = (None, "", [])
 
 
 async def render_messages(renderer: ChatRenderer, request: ChatRequest | TokenizeRequest) -> str:
@@ -44,8 +45,8 @@ def _as_mapping(message: ChatMessage, index: int) -> dict[str, Any]:  # Any: tem
             f"{where}.role must be one of {', '.join(ROLES)}; got {message.role!r} (tools are not supported yet).",
             param=f"{where}.role",
         )
-    for name in _EMPTY_FIELDS:
-        if getattr(message, name):
+    for name in EMPTY_FIELDS:
+        if getattr(message, name) not in EMPTY_VALUES:
             raise InvalidRequest(f"{where}.{name} is not supported by this server (yet).", param=f"{where}.{name}")
     fields = {"role": message.role, "content": message.content, "name": message.name}
     reasoning = message.reasoning if message.reasoning is not None else message.reasoning_content

@@ -50,6 +50,18 @@ def test_every_field_of_a_request_is_described(document, struct):
     assert described["additionalProperties"] is False
 
 
+async def test_values_described_for_what_messages_can_not_bring_yet_are_taken_and_no_others(document):
+    properties = document["components"]["schemas"]["ChatMessage"]["properties"]
+    async with running_server("x") as server:
+        for role in properties["role"]["enum"]:
+            await server.chat(messages=[message("x", role), message("y")])
+        for value in properties["tool_calls"]["enum"]:
+            await server.chat(messages=[{**message("x"), "tool_calls": value}])
+        for value in (False, 0, {}, [0], "x"):
+            status, _ = await server.post("/v1/chat/completions", messages=[{**message("x"), "tool_calls": value}])
+            assert status == 400
+
+
 async def test_values_described_for_unsupported_fields_are_taken(document):
     properties = document["components"]["schemas"]["ChatRequest"]["properties"]
     async with running_server("x") as server:
