@@ -22,13 +22,10 @@ class TemplateChild:
         name: its tag in the logs.
         log_level: of its logs.
         load: the encoded `LoadTemplate`, its first job.
-
-    Attributes:
-        is_loaded: whether its template is compiled.
     """
 
     def __init__(self, module: str, *, name: str, log_level: str, load: bytes) -> None:
-        self.is_loaded = False
+        self._is_loaded = False
         self._load = load
         # A pair needs no place in the file system, and its end says at once that the process has ended.
         self._pair, theirs = socket.socketpair()
@@ -57,11 +54,11 @@ class TemplateChild:
             OSError: the same, while it was written to.
             ProtocolError: it answers something else.
         """
-        if not self.is_loaded:
+        if not self._is_loaded:
             reply = await self._exchange(self._load)
             if not isinstance(reply, Loaded):
                 raise _unexpected(reply)
-            self.is_loaded = True
+            self._is_loaded = True
 
     async def ask(self, chat: bytes) -> str:
         """Return the prompt of an encoded `RenderChat`.

@@ -130,11 +130,12 @@ class TemplateHelper:
 
     async def _try(self, frame: bytes | None, *, is_last: bool) -> str | None:
         """Return the prompt; None if the process ended, and it isn't known that the job ended it."""
-        limit_s = self._wall_limit_s if self._child.is_loaded else START_LIMIT_S
+        limit_s = START_LIMIT_S
         try:
             async with asyncio.timeout(limit_s):
                 await self._child.load()
-            async with asyncio.timeout(self._wall_limit_s):
+            limit_s = self._wall_limit_s
+            async with asyncio.timeout(limit_s):
                 return "" if frame is None else await self._child.ask(frame)
         except TimeoutError:
             await self._replace()

@@ -10,4 +10,4 @@ MEMORY_LIMIT_BYTES = 2**30
 # Wall time, for a process that gets no processor, or was stopped.
 WALL_LIMIT_S = 10.0
 # From the start of a process to the compiled template, on a machine that is busy loading a model.
-START_LIMIT_S = 60.0
+START_LIMIT_S = 30.0
