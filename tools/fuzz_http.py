@@ -34,9 +34,10 @@ from tools.tiny_model.spec import TinyModelSpec
 
 REFUSAL_LIMIT_S = 1.0
 _TIMEOUT_S = 60.0
+_PROGRESS_EVERY = 5000
 _LEAK = re.compile(r'Traceback|File "|site-packages|/(?:home|tmp|usr|work)/|ipc://')
 # A request that happens to be served shall not take long.
-_SERVER_FLAGS = ("--max-model-len", "64", "--max-num-seqs", "8", "--kernels", "reference", "--dtype", "float32")
+_SERVER_FLAGS = ("--max-model-len", "32", "--max-num-seqs", "8", "--kernels", "reference", "--dtype", "float32")
 
 _CONTENT_TYPES = st.sampled_from(
     ["application/json"] * 40
@@ -130,6 +131,8 @@ class Attack:
         status, body = self._answer(request)
         took_s = time.perf_counter() - started
         self.findings.statuses[status] += 1
+        if self.findings.count % _PROGRESS_EVERY == 0:
+            print(f"{self.findings.count} requests", file=sys.stderr)
         assert status < 500, f"{status} {body[:500]!r}"
         if status >= 400:
             self._judge_refusal(request, status, body)
