@@ -28,6 +28,7 @@ _STRAY_LIMIT_S = 2.0  # what lives so long without its parent is an orphan
 # Shares of the strikes: a long prompt's prefill is waited for; another restart is under way.
 _DURING_PREFILL, _DURING_RESTART = 0.35, 0.2
 _MAX_PREFILL_WAIT_S = 3.0
+_AFTER_RECOVERY_S = (0.5, 2.0)  # until the next strike, where it had to wait for the server
 
 
 class Strike(NamedTuple):
@@ -182,9 +183,14 @@ class Striker:
         if kind < _DURING_RESTART and len(self._unanswered) == 1:
             await asyncio.sleep(self._rng.uniform(0.1, 1.5))
             return
-        if self._waits_for_recovery or len(self._unanswered) > 1:
+        if self._waits_for_recovery:
             await self.wait_until_back()
-        await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)
+        else:
+            await asyncio.sleep(pause_s)
+            if len(self._unanswered) > 1 and not await self._is_back():
+                await self.wait_until_back()
+                await asyncio.sleep(self._rng.uniform(*_AFTER_RECOVERY_S))
         if kind > 1 - _DURING_PREFILL:
             self._clients.prefill_began.clear()
             try:
