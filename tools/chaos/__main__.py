@@ -6,8 +6,8 @@ stopped (SIGSTOP) at random, some while a long prompt is computed and some while
 every stream must bring the same tokens to its end. Exit code 1: a stream was lost, an answer differs, a process
 outlived its parent, or a file was left.
 
-`--kills N` ends after so many strikes, however long that takes; `--after-recovery --every 0.2-1` makes them follow
-soon after the server is back from the last one.
+`--kills N` ends after so many strikes, however long that takes; `--after-recovery --every 0.6-1.2` makes them follow
+soon after the server is back from the last one, `--during-restarts 0.5` half of them before it is.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ async def _run(server: WatchedServer, args: argparse.Namespace) -> bool:
         random.Random(args.seed),
         every_s=args.every,
         share_of_stops=args.stops,
+        share_during_restarts=args.during_restarts,
         waits_for_recovery=args.after_recovery,
     )
     started = time.monotonic()
@@ -143,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=_range, default=(3.0, 8.0), metavar="A-B", help="seconds between two strikes")
     parser.add_argument("--after-recovery", action="store_true", help="count them from when the server is back")
     parser.add_argument("--stops", type=float, default=0.5, help="share of strikes that stop a process, not kill it")
+    parser.add_argument(
+        "--during-restarts", type=float, default=0.2, help="share of strikes that are followed by one while it recovers"
+    )
     parser.add_argument("--stall-limit", type=float, default=3.0, help="the server's")
     parser.add_argument(
         "--silence-limit", type=float, default=120.0, help="seconds without token and strike: a lost stream"

@@ -25,9 +25,8 @@ _DECK_SIZE = 20
 _LOOK_S = 0.05  # between two looks at /health and at the processes
 _BACK_WITHIN_S = 90.0
 _STRAY_LIMIT_S = 2.0  # what lives so long without its parent is an orphan
-# Shares of the strikes: a long prompt's prefill is waited for; another restart is under way.
-_DURING_PREFILL, _DURING_RESTART = 0.35, 0.2
-_MAX_PREFILL_WAIT_S = 3.0
+_DURING_PREFILL = 0.3  # share of the strikes that wait for a long prompt
+_MAX_PREFILL_WAIT_S = 1.0
 _AFTER_RECOVERY_S = (0.5, 2.0)  # until the next strike, where it had to wait for the server
 
 
@@ -114,9 +113,19 @@ class Striker:
         *,
         every_s: tuple[float, float],
         share_of_stops: float,
+        share_during_restarts: float,
         waits_for_recovery: bool,
     ) -> None:
-        """Strike every so many seconds, counted from the last strike or from when the server was back from it."""
+        """Strike every so many seconds, counted from the last strike or from when the server was back from it.
+
+        Args:
+            server, clients, health: what is struck, and who sees it.
+            rng: draws the moments, the targets and the actions.
+            every_s: least and most seconds between two strikes.
+            share_of_stops: how many of them stop a process; the others kill it.
+            share_during_restarts: how many strikes are followed by another one while the server still recovers.
+            waits_for_recovery: whether the seconds are counted from when the server is back.
+        """
         self.strikes: list[Strike] = []
         self.orphans: set[int] = set()
         self._server = server
@@ -125,6 +134,7 @@ class Striker:
         self._rng = rng
         self._every_s = every_s
         self._share_of_stops = share_of_stops
+        self._share_during_restarts = share_during_restarts
         self._waits_for_recovery = waits_for_recovery
         self._deck: list[tuple[str, Action]] = []
         self._unanswered: list[Strike] = []  # strikes that the server is not back from
@@ -180,7 +190,7 @@ class Striker:
     async def _wait_for_the_moment(self) -> None:
         pause_s = self._rng.uniform(*self._every_s)
         kind = self._rng.random()
-        if kind < _DURING_RESTART and len(self._unanswered) == 1:
+        if kind < self._share_during_restarts and len(self._unanswered) == 1:
             await asyncio.sleep(self._rng.uniform(0.1, 1.5))
             return
         if self._waits_for_recovery:
