@@ -60,7 +60,10 @@ class WatchedServer:
         while (found := _READY.search(self.log_path.read_text())) is None:
             if self._server.poll() is not None or time.monotonic() > deadline:
                 self._server.kill()
-                raise RuntimeError(f"the server did not start:\n{self.log_path.read_text()}")
+                self._server.wait()
+                log = self.log_path.read_text()
+                shutil.rmtree(self._directory)
+                raise RuntimeError(f"the server did not start:\n{log}")
             time.sleep(0.02)
         return found[1]
 
