@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from pagewire.ipc.errors import DeadlineExceeded
+from pagewire.ipc.errors import DeadlineExceeded, describe_seconds
 
 from .request import Request
 
@@ -58,7 +58,9 @@ def late_error(request: Request) -> DeadlineExceeded:
     assert request.deadline_s is not None
     num_tokens = sum(child.num_output_tokens for child in request.children.values())
     # Of a request that was added again, only what was left of its time is known here.
-    limit = "in time" if request.is_readded else f"within its {request.deadline_s - request.arrival_s:.6g} s"
+    limit = (
+        "in time" if request.is_readded else f"within its {describe_seconds(request.deadline_s - request.arrival_s)}"
+    )
     return DeadlineExceeded(
         f"The request was not finished {limit}; it has {num_tokens} output tokens. "
         "Give it a longer timeout, or ask for fewer tokens.",

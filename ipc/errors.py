@@ -161,3 +161,8 @@ _CLASSES: dict[str, type[PagewireError]] = {
         ClientGivenUp, ExecutorDied, PoisonRequest, ProtocolError, StartError, ConfigError, MachineError,
     )
 }  # fmt: skip
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return a time limit for a message, as people give them: of a request's 0.3 s some microseconds have passed."""
+    return f"{round(seconds, 1):g} s" if seconds >= 1 else f"{seconds:.2g} s"

@@ -16,6 +16,7 @@ from .errors import InvalidRequest
 
 MAX_N = 128  # children of one request; each holds a batch row
 MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 256
 MAX_STOP_STRINGS = 16
 MAX_BIAS = 100  # beyond it a bias can't change a draw any more, but could overflow fp32
 GREEDY_BELOW = 1e-5  # a temperature below it means greedy
@@ -213,6 +214,13 @@ def _check_text_options(p: SamplingParams) -> None:
         "bad_words",
         f"a list of {len(p.bad_words)}",
         f"at most {MAX_BAD_WORDS} texts",
+    )
+    longest = max(map(len, p.bad_words), default=0)
+    _require(
+        longest <= MAX_BAD_WORD_CHARS,
+        "bad_words",
+        f"one of {longest}",
+        f"texts of at most {MAX_BAD_WORD_CHARS} characters",
     )
 
 

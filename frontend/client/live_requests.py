@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from pagewire.ipc.errors import DeadlineExceeded, ErrorInfo, Overloaded, PoisonRequest
+from pagewire.ipc.errors import DeadlineExceeded, ErrorInfo, Overloaded, PoisonRequest, describe_seconds
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
 from pagewire.ipc.requests import AbortRequests, AddRequest, ClientMessage
 
+from .core_link import LinkOptions
 from .journal import JournalEntry
 from .token_stream import Mailbox
 
@@ -29,13 +30,14 @@ class LiveRequests:
 
     Args:
         send: sends to the core that the client is attached to.
-        max_held_back: new requests that may wait for a core; 0: no limit.
+        options: bound the new requests that may wait for a core, and say whom to tell of a conviction.
     """
 
-    def __init__(self, send: Callable[[ClientMessage], None], *, max_held_back: int) -> None:
+    def __init__(self, send: Callable[[ClientMessage], None], options: LinkOptions) -> None:
         self._send = send
-        self._max_held_back = max_held_back
-        self._num_lost = 0  # requests that the last core had not ended
+        self._max_held_back = options.max_held_back
+        self._on_conviction = options.on_conviction
+        self._unheard: set[int] = set()  # ids of those held back that no core was ever told of
         self._clock = asyncio.get_running_loop().time
         self._mailboxes: dict[int, Mailbox] = {}  # in the order of arrival
         self._held_back: dict[int, Mailbox] = {}  # of those, the ones that the core has not been told of
@@ -54,10 +56,14 @@ class LiveRequests:
             Overloaded: too many wait for a core.
         """
         is_due = self._is_attached and self._alone is None
-        if not is_due and 0 < self._max_held_back <= len(self._held_back) - self._num_lost:
+        if not is_due and 0 < self._max_held_back <= len(self._unheard):
+            what = (
+                "The engine finds out whether a request ends it"
+                if self._is_attached
+                else "The engine is being started again"
+            )
             raise Overloaded(
-                f"The engine is being started again, and {self._max_held_back} new requests wait for it already. Try "
-                "again later.",
+                f"{what}, and {self._max_held_back} new requests wait for it already. Try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
         mailbox = Mailbox(request, self._abort_at_core, self._forget, self._tell_of_change)
@@ -67,6 +73,7 @@ class LiveRequests:
             self._send(request)
         else:
             self._held_back[request.request_id] = mailbox
+            self._unheard.add(request.request_id)
         return mailbox
 
     def abort(self, request_ids: Iterable[int]) -> None:
@@ -118,7 +125,6 @@ class LiveRequests:
         """Hold back everything: whatever the core knew is lost with the connection."""
         self._is_attached = False
         self._held_back = dict(self._mailboxes)
-        self._num_lost = len(self._mailboxes)
         for request_id, mailbox in list(self._mailboxes.items()):
             if mailbox.entry.is_aborted or not mailbox.entry.living_children:
                 mailbox.put_end(RequestEnd(request_id=request_id))
@@ -149,7 +155,11 @@ class LiveRequests:
                 if is_at_core:
                     self._send(AbortRequests(request_ids=[request_id]))
                 given_s = mailbox.entry.request.timeout_s
-                text = f"The request was not finished within its {given_s:g} s. Give it more, or ask for fewer tokens."
+                assert given_s is not None
+                text = (
+                    f"The request was not finished within its {describe_seconds(given_s)}. "
+                    "Give it more, or ask for fewer tokens."
+                )
                 mailbox.fail(DeadlineExceeded(text, param="timeout").to_info())
 
     def fail_all(self, error: ErrorInfo) -> None:
@@ -174,6 +184,7 @@ class LiveRequests:
                         "go on."
                     ).to_info()
                 )
+                self._on_conviction()
 
     def _send_due(self) -> None:
         """Tell the core of all that it may know of now."""
@@ -188,6 +199,7 @@ class LiveRequests:
             if entry.is_suspect:
                 logger.warning("%s was there when %d cores ended: it runs alone", _name(entry), entry.num_deaths)
             del self._held_back[entry.request.request_id]
+            self._unheard.discard(entry.request.request_id)
             entry.is_sent = True
             self._send(mailbox.addition())
 
@@ -198,6 +210,7 @@ class LiveRequests:
     def _forget(self, request_id: int) -> None:
         mailbox = self._mailboxes.pop(request_id)
         self._held_back.pop(request_id, None)
+        self._unheard.discard(request_id)
         if mailbox is self._alone:
             self._send_due()
 

@@ -196,10 +196,16 @@ class LLM:
 
         async def prepare() -> list[TextRequest]:
             requests: list[TextRequest] = []
+            spelled: dict[tuple[str, ...], list[list[int]]] = {}
             arguments = zip(prompts, each_params, each_priority, labels, strict=True)
             for index, (prompt, params, rank, label) in enumerate(arguments):
+                words = tuple(params.bad_words)
                 try:
-                    request = self._prepare(prompt, params, rank, label, add_special_tokens=add_special_tokens)
+                    if words not in spelled:
+                        spelled[words] = await self._generator.spell_bad_words(words)
+                    request = self._prepare(
+                        prompt, params, spelled[words], rank, label, add_special_tokens=add_special_tokens
+                    )
                 except RequestError as exc:
                     if len(prompts) == 1:
                         raise
@@ -211,13 +217,26 @@ class LLM:
         return self._engine.run(self._generate_all(self._engine.run(prepare()), use_tqdm))
 
     def _prepare(
-        self, prompt: OfflinePrompt, params: SamplingParams, priority: int, label: str, *, add_special_tokens: bool
+        self,
+        prompt: OfflinePrompt,
+        params: SamplingParams,
+        bad_words_token_ids: Sequence[Sequence[int]],
+        priority: int,
+        label: str,
+        *,
+        add_special_tokens: bool,
     ) -> TextRequest:
         token_ids = prompt.token_ids
         if prompt.text is not None:
             token_ids = self.get_tokenizer().encode(prompt.text, add_special_tokens=add_special_tokens)
         return self._generator.prepare(
-            token_ids, params, prompt_text=prompt.text, label=label, priority=priority, cache_salt=prompt.cache_salt
+            token_ids,
+            params,
+            bad_words_token_ids=bad_words_token_ids,
+            prompt_text=prompt.text,
+            label=label,
+            priority=priority,
+            cache_salt=prompt.cache_salt,
         )
 
     async def _generate_all(self, requests: Sequence[TextRequest], use_tqdm: bool) -> list[RequestOutput]:

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 
-from pagewire.ipc.errors import DeadlineExceeded
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..http.request_timer import RequestTimer
-from ..text.generation import Generation, TextChunk
+from ..text.generation import Arrival, Generation, TextChunk, TextRequest
+from .deadline import Deadline
 from .responses import PromptTokensDetails, Usage
 from .schema import GenerationRequest
 from .serving import Serving
@@ -143,7 +143,7 @@ async def start_call(
     request: GenerationRequest,
     label: str,
     add_special_tokens: bool,
-    deadline: float | None = None,
+    deadline: Deadline,
 ) -> AsyncIterator[Call]:
     """Start one generation per prompt; leaving the context aborts those that still run.
 
@@ -154,54 +154,76 @@ async def start_call(
         request: for priority and cache_salt.
         label: the user's id of the request; several prompts get "-0", "-1", ... behind it.
         add_special_tokens: put the begin-of-text token before a text.
-        deadline: when the call's time is over, by the serving's clock.
+        deadline: when the call's time is over.
 
     Raises:
         InvalidRequest: a prompt or a value can't be served; nothing runs then.
-        DeadlineExceeded: the time was over before everything was sent to the engine.
+        DeadlineExceeded: the time was over before the prompts were tokenized.
         EngineDead: the engine is gone.
     """
-    for prompt in prompts:
-        serving.check_prompt_size(prompt)
-    async with AsyncExitStack() as stack:
-        generations: list[Generation] = []
-        timers: list[RequestTimer] = []
-        for index, prompt in enumerate(prompts):
-            timer = RequestTimer(serving.metrics, params, serving.clock)
-            generation = await serving.generator.generate(
-                prompt,
+    arrival = Arrival()
+    timers = [RequestTimer(serving.metrics, params, serving.clock) for _ in prompts]
+    encoded, bad_words_token_ids = await _encode(
+        serving, prompts, params, add_special_tokens=add_special_tokens, deadline=deadline
+    )
+    requests: list[TextRequest] = []
+    for index, (text, token_ids) in enumerate(encoded):
+        requests.append(
+            serving.generator.prepare(
+                token_ids,
                 params,
+                bad_words_token_ids=bad_words_token_ids,
+                prompt_text=text,
                 label=label if len(prompts) == 1 else f"{label}-{index}",
                 priority=request.priority or 0,
                 cache_salt=request.cache_salt or "",
-                add_special_tokens=add_special_tokens,
-                timeout_s=_time_left(serving, deadline),
+                timeout_s=deadline.left_s(),
             )
-            await stack.enter_async_context(aclosing(generation))
-            generations.append(generation)
-            timers.append(timer)
+        )
+        if len(prompts) > 1:
+            await asyncio.sleep(0)  # others have their turn between prompts
+    generations: list[Generation] = []
+    call = Call(generations, timers, params.n, has_deadline=deadline.at_s is not None)
+    try:
+        # From here on something runs. All go out without a pause: none is refused for its form any more.
+        generations.extend(serving.generator.submit(each, arrival) for each in requests)
         if serving.log_requests:
             _log_request(label, generations, params)
-        call = Call(generations, timers, params.n, has_deadline=deadline is not None)
-        try:
-            yield call
-        except ConnectionError:  # the client left: that is an abort
-            raise
-        except Exception:
-            call.has_failed = True
-            raise
-        finally:
-            for timer, generation in zip(timers, generations, strict=True):
-                timer.done(generation, has_failed=call.has_failed)
+        yield call
+    except ConnectionError:  # the client left: that is an abort
+        raise
+    except Exception:
+        call.has_failed = True
+        raise
+    finally:
+        for timer, generation in zip(timers, generations, strict=False):  # fewer, if the engine died between
+            timer.done(generation, has_failed=call.has_failed)
+            generation.close()
 
 
-def _time_left(serving: Serving, deadline: float | None) -> float | None:
-    if deadline is None:
-        return None
-    left_s = deadline - serving.clock()
-    if left_s <= 0:
-        raise DeadlineExceeded("The request's time was over before it reached the engine; give it more.")
-    return left_s
+async def _encode(
+    serving: Serving,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+    *,
+    add_special_tokens: bool,
+    deadline: Deadline,
+) -> tuple[list[tuple[str | None, list[int]]], list[list[int]]]:
+    """Return each prompt as (its text, its token ids), and what spells the bad words."""
+    for prompt in prompts:
+        serving.check_prompt_size(prompt)
+    encoded: list[tuple[str | None, list[int]]] = []
+    async with deadline.bound():
+        bad_words_token_ids = await serving.generator.spell_bad_words(params.bad_words)
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                token_ids = await serving.tokenizer.encode_async(prompt, add_special_tokens=add_special_tokens)
+                encoded.append((prompt, token_ids))
+            else:
+                encoded.append((None, prompt))
+            if len(prompts) > 1:
+                await asyncio.sleep(0)  # a short text is encoded here and now: others have their turn between
+    return encoded, bad_words_token_ids
 
 
 def _log_request(label: str, generations: Sequence[Generation], params: SamplingParams) -> None:

@@ -50,7 +50,8 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         logprobs=num_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    prompt = await render_messages(serving.chats, body)
+    async with deadline.bound():
+        prompt = await render_messages(serving.chats, body)
     label = "chatcmpl-" + request_label(request, body)
     async with start_call(
         serving,

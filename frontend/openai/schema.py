@@ -12,7 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from pagewire.ipc.errors import InvalidRequest
-from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN
+from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORD_CHARS, MAX_BAD_WORDS
+
+from ..templates.limits import MAX_BROUGHT_TEMPLATE_CHARS
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 10_000
@@ -20,6 +22,8 @@ MAX_PARTS = 1000
 
 Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]  # what the wire to the engine carries
 ShortText = Annotated[str, Meta(max_length=512)]
+BadWord = Annotated[str, Meta(max_length=MAX_BAD_WORD_CHARS)]
+BroughtTemplate = Annotated[str, Meta(max_length=MAX_BROUGHT_TEMPLATE_CHARS)]
 TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
@@ -76,7 +80,7 @@ class GenerationRequest(_Body, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[Int64, float], Meta(max_length=4096)] | None = None
     allowed_token_ids: Annotated[list[Int64], Meta(max_length=1_000_000)] | None = None
-    bad_words: Annotated[list[str], Meta(max_length=1000)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
     min_tokens: Int64 | None = None
     max_tokens: Int64 | None = None
     stop: str | Annotated[list[str], Meta(max_length=1000)] | None = None
@@ -184,7 +188,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     max_completion_tokens: Int64 | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: str | None = None  # only with --trust-request-chat-template
+    chat_template: BroughtTemplate | None = None  # only with --trust-request-chat-template
     chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the template
     parallel_tool_calls: bool | None = None  # says nothing without tools
     include_reasoning: bool | None = None  # says nothing without a reasoning parser
@@ -215,7 +219,7 @@ class TokenizeRequest(_Body, kw_only=True):
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: str | None = None  # only with --trust-request-chat-template
+    chat_template: BroughtTemplate | None = None  # only with --trust-request-chat-template
     chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the template
 
 

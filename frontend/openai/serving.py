@@ -20,6 +20,7 @@ from ..http.sse import StreamTimes
 from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..tokenizer.tokenizer import Tokenizer
+from .deadline import Deadline
 from .errors import ModelNotFound
 from .schema import GenerationRequest
 
@@ -71,8 +72,8 @@ class Serving:
             raise ModelNotFound(model)
         return model or names[0]
 
-    def deadline_of(self, request: web.Request, body: GenerationRequest) -> float | None:
-        """Return when a request's time is over, by `clock`; None if it may take as long as it likes.
+    def deadline_of(self, request: web.Request, body: GenerationRequest) -> Deadline:
+        """Return when a request's time is over.
 
         Raises:
             InvalidRequest: its `timeout` is no time.
@@ -81,9 +82,9 @@ class Serving:
         if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise InvalidRequest(f"timeout must be a positive number of seconds; got {timeout_s}.", param="timeout")
         given = [limit_s for limit_s in (timeout_s, self.request_timeout_s) if limit_s is not None]
-        return request[ARRIVAL] + min(given) if given else None
+        return Deadline(request[ARRIVAL] + min(given) if given else None, self.clock)
 
-    def check_prompt_size(self, prompt: str | Sequence[int]) -> None:
+    def check_prompt_size(self, prompt: str | Sequence[int], *, param: str = "prompt") -> None:
         """Refuse a prompt that can't fit the context whatever its tokens are, before time is spent on it.
 
         Raises:
@@ -95,7 +96,7 @@ class Serving:
             raise ContextTooLong(
                 f"This model's maximum context length is {limit} tokens. However, your prompt has {len(prompt)} "
                 f"{unit}, which can't fit. Please shorten the prompt.",
-                param="prompt",
+                param=param,
             )
 
 

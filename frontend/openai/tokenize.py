@@ -6,6 +6,7 @@ from aiohttp import web
 
 from pagewire.ipc.errors import InvalidRequest
 
+from ..tokenizer.tokenizer import Tokenizer
 from .json_body import JsonBody, json_response
 from .messages import render_messages
 from .responses import DetokenizeResponse, TokenizeResponse
@@ -30,13 +31,16 @@ async def tokenize(request: web.Request) -> web.Response:
         text, adds_special = await render_messages(serving.chats, body), bool(body.add_special_tokens)
     serving.check_prompt_size(text)
     token_ids = await serving.tokenizer.encode_async(text, add_special_tokens=adds_special)
-    spellings = [serving.tokenizer.token_spelling(token_id) for token_id in token_ids]
+    spellings: list[str] | None = None
+    if body.return_token_strs:
+        spell = serving.tokenizer.token_spelling
+        spellings = await serving.tokenizer.in_thread(lambda: [spell(token_id) for token_id in token_ids])
     return json_response(
         TokenizeResponse(
             count=len(token_ids),
             max_model_len=serving.info.max_model_len,
             tokens=token_ids,
-            token_strs=spellings if body.return_token_strs else None,
+            token_strs=spellings,
         ),
         request_id(request),
     )
@@ -47,11 +51,16 @@ async def detokenize(request: web.Request) -> web.Response:
     serving = request.app[SERVING]
     body = await _DETOKENIZE_BODY.read(request)
     serving.check_model(body.model)
-    for position, token_id in enumerate(body.tokens):
-        if not 0 <= token_id < serving.tokenizer.vocab_size:
+    serving.check_prompt_size(body.tokens, param="tokens")
+    text = await serving.tokenizer.in_thread(lambda: _decode(serving.tokenizer, body.tokens))
+    return json_response(DetokenizeResponse(prompt=text), request_id(request))
+
+
+def _decode(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+    for position, token_id in enumerate(token_ids):
+        if not 0 <= token_id < tokenizer.vocab_size:
             raise InvalidRequest(
-                f"tokens[{position}] is {token_id}; ids go from 0 to {serving.tokenizer.vocab_size - 1}.",
+                f"tokens[{position}] is {token_id}; ids go from 0 to {tokenizer.vocab_size - 1}.",
                 param=f"tokens[{position}]",
             )
-    text = serving.tokenizer.decode(body.tokens, skip_special_tokens=False)
-    return json_response(DetokenizeResponse(prompt=text), request_id(request))
+    return tokenizer.decode(token_ids, skip_special_tokens=False)

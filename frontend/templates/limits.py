@@ -1,4 +1,4 @@
-"""What one rendering may take."""
+"""What one rendering may take, and what may wait for it."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ MEMORY_LIMIT_BYTES = 2**30
 WALL_LIMIT_S = 10.0
 # From the start of a process to the compiled template, on a machine that is busy loading a model.
 START_LIMIT_S = 30.0
+# Chats that wait for one process. Theirs are the bodies of requests, which the server has read into its memory.
+MAX_WAITING_CHATS = 4096
+MAX_WAITING_BYTES = 64 * 2**20
+# A template that a request brings. Models' own have 1 to 20 thousand characters.
+MAX_BROUGHT_TEMPLATE_CHARS = 64 * 2**10

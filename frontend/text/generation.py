@@ -70,7 +70,8 @@ class TextGenerator:
             label: the user's own id for the request, for logs alone.
             priority: lower runs first, under the priority policy.
             cache_salt: requests of different salts share no cached blocks.
-            timeout_s: seconds after which the request fails with `DeadlineExceeded`; None for no limit.
+            timeout_s: seconds after which the request fails with `DeadlineExceeded`, from when its prompt is tokenized;
+                None for no limit.
             add_special_tokens: put the begin-of-text token in front of a text, if the model wants one. False for what
                 a chat template rendered.
 
@@ -78,7 +79,7 @@ class TextGenerator:
             InvalidRequest: a value is out of range, or the prompt does not fit. Nothing was sent.
             EngineDead: the engine is gone.
         """
-        arrival = _Arrival()
+        arrival = Arrival()
         text: str | None = None
         if isinstance(prompt, str):
             text = prompt
@@ -86,6 +87,7 @@ class TextGenerator:
         request = self.prepare(
             prompt,
             params,
+            bad_words_token_ids=await self.spell_bad_words(params.bad_words),
             prompt_text=text,
             label=label,
             priority=priority,
@@ -99,14 +101,18 @@ class TextGenerator:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         *,
+        bad_words_token_ids: Sequence[Sequence[int]] = (),
         prompt_text: str | None = None,
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
     ) -> TextRequest:
-        """Check a request and turn it into the engine's terms, without sending it; errors as `generate`."""
-        task = self.client.resolve(params, bad_words_token_ids=self._bad_words_token_ids(params.bad_words))
+        """Check a request and turn it into the engine's terms, without sending it; errors as `generate`.
+
+        `bad_words_token_ids` is what `spell_bad_words` makes of those of `params`, once for many prompts.
+        """
+        task = self.client.resolve(params, bad_words_token_ids=bad_words_token_ids)
         return TextRequest(
             prompt=prompt_text,
             params=params,
@@ -115,29 +121,41 @@ class TextGenerator:
             ),
         )
 
-    def submit(self, request: TextRequest, arrival: _Arrival | None = None) -> Generation:
+    def submit(self, request: TextRequest, arrival: Arrival | None = None) -> Generation:
         """Send a prepared request, once."""
-        arrival = arrival or _Arrival()
+        arrival = arrival or Arrival()
         return Generation(request, self.client.submit(request.add_request), self.tokenizer, arrival)
 
-    def _bad_words_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
-        """Return the token sequences that spell the words, with and without a space in front."""
-        sequences: dict[tuple[int, ...], None] = {}
-        for word in bad_words:
-            bare = word.lstrip(" ") or word
-            for token_ids in (self._within_text(bare), self._within_text(f" {bare}")):
-                if not token_ids:
-                    raise InvalidRequest(f"bad_words contains {word!r}, which has no tokens.", param="bad_words")
-                sequences[tuple(token_ids)] = None
-        return [list(token_ids) for token_ids in sequences]
+    async def spell_bad_words(self, bad_words: Sequence[str]) -> list[list[int]]:
+        """Return the token sequences that spell the words, with and without a space in front.
 
-    def _within_text(self, text: str) -> list[int]:
+        Raises:
+            InvalidRequest: a word has no tokens.
+        """
+        if not bad_words:
+            return []
+        return await self.tokenizer.in_thread(lambda: _spell_bad_words(self.tokenizer, bad_words))
+
+
+def _spell_bad_words(tokenizer: Tokenizer, bad_words: Sequence[str]) -> list[list[int]]:
+    newline = tokenizer.encode("\n", add_special_tokens=False)
+
+    def spell_within_text(text: str) -> list[int]:
         # SentencePiece puts a space of its own in front of a text and can't spell a word without one there; after a
         # line break, whose tokens are taken off again, words are spelled as anywhere else.
-        newline, token_ids, alone = (
-            self.tokenizer.encode(part, add_special_tokens=False) for part in ("\n", f"\n{text}", text)
-        )
-        return token_ids[len(newline) :] if token_ids[: len(newline)] == newline else alone
+        token_ids = tokenizer.encode(f"\n{text}", add_special_tokens=False)
+        if token_ids[: len(newline)] == newline:
+            return token_ids[len(newline) :]
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    sequences: dict[tuple[int, ...], None] = {}
+    for word in bad_words:
+        bare = word.lstrip(" ") or word
+        for token_ids in (spell_within_text(bare), spell_within_text(f" {bare}")):
+            if not token_ids:
+                raise InvalidRequest(f"bad_words contains {word!r}, which has no tokens.", param="bad_words")
+            sequences[tuple(token_ids)] = None
+    return [list(token_ids) for token_ids in sequences]
 
 
 class Generation:
@@ -151,7 +169,7 @@ class Generation:
         params: as the user gave them.
     """
 
-    def __init__(self, request: TextRequest, stream: TokenStream, tokenizer: Tokenizer, arrival: _Arrival) -> None:
+    def __init__(self, request: TextRequest, stream: TokenStream, tokenizer: Tokenizer, arrival: Arrival) -> None:
         self.prompt = request.prompt
         self.params = request.params
         self._stream = stream
@@ -281,7 +299,7 @@ class Generation:
         self.close()
 
 
-class _Arrival:
+class Arrival:
     """When a request came in: the zero of its metrics."""
 
     def __init__(self) -> None:

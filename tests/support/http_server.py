@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,7 @@ async def running_server(
     headers: dict[str, str] | None = None,
     log_requests: bool = False,
     chats: ChatRenderer | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **core_options: Any,
 ) -> AsyncIterator[Running]:
     """Serve a core whose child c answers texts[c] (or token ids) and the end token; the last text repeats."""
@@ -185,6 +187,7 @@ async def running_server(
             request_timeout_s=config.request_timeout if config is not None else None,
             log_requests=log_requests,
             started_at=1_700_000_000,
+            clock=clock,
         )
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)

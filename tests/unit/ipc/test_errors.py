@@ -16,6 +16,7 @@ from pagewire.ipc.errors import (
     PagewireError,
     RequestError,
     StartError,
+    describe_seconds,
 )
 
 CLASSES = [
@@ -54,3 +55,14 @@ def test_exit_codes_tell_the_command_line_from_the_machine():
 def test_the_docstring_draws_every_class():
     assert errors.__doc__ is not None
     assert [cls.__name__ for cls in CLASSES if f"-- {cls.__name__} " not in errors.__doc__] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.3, "0.3 s"), (0.299422, "0.3 s"), (0.0497, "0.05 s"), (2.5, "2.5 s"), (12.4988, "12.5 s"), (600.0, "600 s"),
+        (29.99997, "30 s"), (1e-9, "1e-09 s"), (1e300, "1e+300 s"),
+    ],
+)  # fmt: skip
+def test_time_limit_is_told_as_it_was_given(seconds, text):
+    assert describe_seconds(seconds) == text

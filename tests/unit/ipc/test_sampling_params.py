@@ -13,6 +13,7 @@ from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.sampling_params import (
     INT64_MAX,
     INT64_MIN,
+    MAX_BAD_WORD_CHARS,
     MAX_BAD_WORDS,
     MAX_N,
     MAX_STOP_STRINGS,
@@ -37,7 +38,8 @@ def resolve(*, seed: int = 7, **values: Any) -> Sampling:
         {"repetition_penalty": 1e-4}, {"repetition_penalty": 1e4}, {"seed": INT64_MIN}, {"seed": INT64_MAX},
         {"seed": -1}, {"max_tokens": 1}, {"max_tokens": None}, {"min_tokens": 16, "max_tokens": 16},
         {"min_tokens": 10**6, "max_tokens": None}, {"logprobs": 0}, {"logprobs": -1}, {"prompt_logprobs": 0},
-        {"stop": "x"}, {"stop": ["x"] * MAX_STOP_STRINGS}, {"stop": []}, {"bad_words": ["x"] * MAX_BAD_WORDS},
+        {"stop": "x"}, {"stop": ["x"] * MAX_STOP_STRINGS}, {"stop": []},
+        {"bad_words": ["x" * MAX_BAD_WORD_CHARS] * MAX_BAD_WORDS},
         {"n": MAX_N}, {"logit_bias": {0: 1e30}}, {"allowed_token_ids": [0]}, {"detokenize": False},
     ],
 )  # fmt: skip
@@ -59,6 +61,7 @@ def test_the_ends_of_each_range_are_inside(values: dict[str, Any]):
         ("logit_bias", {1: math.nan}), ("logit_bias", {1: math.inf}), ("allowed_token_ids", []),
         ("stop", ""), ("stop", ["x", ""]), ("stop", ["x"] * (MAX_STOP_STRINGS + 1)),
         ("bad_words", [""]), ("bad_words", ["x"] * (MAX_BAD_WORDS + 1)),
+        ("bad_words", ["x", "x" * (MAX_BAD_WORD_CHARS + 1)]),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_range_is_refused_by_name(param: str, value: object):

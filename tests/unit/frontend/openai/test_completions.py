@@ -201,6 +201,8 @@ async def test_stop_token_is_reported_and_hidden():
         ("logprobs", -2),
         ("prompt_logprobs", 21),
         ("bad_words", [""]),
+        ("bad_words", ["x" * 257]),
+        ("bad_words", ["x"] * 129),
         ("priority", 1),
         ("cache_salt", "s" * 129),
         ("request_id", "a b"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pagewire.frontend.http.sse import StreamTimes
+from pagewire.frontend.templates.jobs import RenderChat
 from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import DeadlineExceeded
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
@@ -124,3 +125,34 @@ async def test_request_whose_time_is_over_before_it_is_sent_never_reaches_the_en
         assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
         assert not [received for received in server.core.received if isinstance(received, AddRequest)]
         assert (await server.complete())["choices"][0]["text"] == "x"
+
+
+class EndlessRenderer:
+    async def render(self, chat: RenderChat) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_time_is_over_while_the_prompt_is_rendered_or_tokenized(path, monkeypatch):
+    async with running_server("x", chats=EndlessRenderer()) as server:
+        never = asyncio.Event().wait
+        monkeypatch.setattr(server.serving.tokenizer, "encode_async", lambda *_args, **_options: never())
+        status, answer = await server.post(path, **PATHS[path], timeout=0.05)
+        assert (status, answer["error"]["code"], answer["error"]["param"]) == (504, "deadline_exceeded", "timeout")
+        assert not [received for received in server.core.received if isinstance(received, AddRequest)]
+
+
+async def test_engine_is_given_what_is_left_when_all_prompts_are_tokenized(monkeypatch):
+    now = 1000.0
+    async with running_server("x", clock=lambda: now) as server:
+        encode_async = server.serving.tokenizer.encode_async
+
+        async def encode_slowly(text, *, add_special_tokens):
+            nonlocal now
+            now += 2.0
+            return await encode_async(text, add_special_tokens=add_special_tokens)
+
+        monkeypatch.setattr(server.serving.tokenizer, "encode_async", encode_slowly)
+        await server.complete(prompt=["p", "q"], timeout=10)
+        assert [(await server.core.next(AddRequest)).timeout_s for _ in range(2)] == [6.0, 6.0]

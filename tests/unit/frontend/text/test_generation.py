@@ -140,10 +140,9 @@ async def test_failure_in_the_engine_is_raised_after_the_text_that_came(tokenize
 
 async def test_bad_words_are_banned_with_and_without_a_space(tokenizer):
     async with generating(tokenizer, "x") as (_, generator):
-        task = generator.prepare([5], SamplingParams(bad_words=["dog", " lazy"])).add_request.task
-    spelled = [tokenizer.decode(token_ids) for token_ids in task.sampling.bad_words_token_ids]
-    assert spelled == ["dog", " dog", "lazy", " lazy"]
-    counts = [len(token_ids) for token_ids in task.sampling.bad_words_token_ids]
+        spelled = await generator.spell_bad_words(["dog", " lazy"])
+    assert [*map(tokenizer.decode, spelled)] == ["dog", " dog", "lazy", " lazy"]
+    counts = [*map(len, spelled)]
     assert counts[1] != counts[0] or counts[3] != counts[2]  # whatever their id counts
 
 
@@ -155,8 +154,9 @@ async def test_bad_word_of_one_token_after_a_space_and_of_several_without_is_ban
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = Tokenizer(backend, TokenizerFacts())
-    async with generating(tokenizer, "x") as (_, generator):
-        task = generator.prepare([5], SamplingParams(bad_words=["word"])).add_request.task
+    async with generating(tokenizer, "x") as (core, generator):
+        await generator.generate("x", SamplingParams(bad_words=["word"]))
+        task = (await core.next(AddRequest)).task
     assert task.sampling.bad_words_token_ids == [[vocab["w"], vocab["or"], vocab["d"]], [vocab["Ġword"]]]
 
 
