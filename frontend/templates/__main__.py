@@ -39,7 +39,10 @@ def main() -> int:
             signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
             reply = runner.answer(job)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            pair.sendall(reply)
+            try:
+                pair.sendall(reply)
+            except ConnectionError:  # the frontend has closed its end meanwhile
+                break
     return 0
 
 

@@ -22,6 +22,9 @@ class TemplateChild:
         name: its tag in the logs.
         log_level: of its logs.
         load: the encoded `LoadTemplate`, its first job.
+
+    Raises:
+        OSError: the system starts no process.
     """
 
     def __init__(self, module: str, *, name: str, log_level: str, load: bytes) -> None:
@@ -30,14 +33,18 @@ class TemplateChild:
         # A pair needs no place in the file system, and its end says at once that the process has ended.
         self._pair, theirs = socket.socketpair()
         with theirs:
-            self._process = ChildProcess(
-                module,
-                name=name,
-                address=f"fd:{theirs.fileno()}",
-                runtime_dir=Path("/"),  # it has no sockets
-                log_level=log_level,
-                pass_fds=(theirs.fileno(),),
-            )
+            try:
+                self._process = ChildProcess(
+                    module,
+                    name=name,
+                    address=f"fd:{theirs.fileno()}",
+                    runtime_dir=Path("/"),  # it has no sockets
+                    log_level=log_level,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError:
+                self._pair.close()
+                raise
         self._pair.setblocking(False)
 
     @property

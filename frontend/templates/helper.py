@@ -1,7 +1,7 @@
 """A child process that renders chat templates, seen from the frontend's event loop.
 
-One job at a time, in the order of their coming. A process that ends is replaced at once; the job that it was at is
-given to the next one, once: it may not have been its fault.
+One job at a time, in the order of their coming; so many wait and no more. A process that ends is replaced at once; the
+job that it was at is given to the next one, once: it may not have been its fault.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pagewire.ipc.errors import EngineError, InvalidRequest, Overloaded, Pagewir
 
 from .child import TemplateChild
 from .jobs import LoadTemplate, RenderChat, encode_message
-from .limits import CPU_LIMIT_S, START_LIMIT_S, WALL_LIMIT_S
+from .limits import CPU_LIMIT_S, MAX_WAITING_BYTES, MAX_WAITING_CHATS, START_LIMIT_S, WALL_LIMIT_S
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +49,17 @@ class TemplateHelper:
         self._module = module
         self._wall_limit_s = wall_limit_s
         self._jobs: deque[_Job] = deque()
+        self._num_waiting = 0
+        self._waiting_bytes = 0
         self._has_jobs = asyncio.Event()
-        self._child = self._start()
+        self._child: TemplateChild | None = self._start()  # None while the former has ended and no next one started
         self._ending: asyncio.Task[int] | None = None  # of the former process
         self._working = asyncio.create_task(self._work())
 
     @property
-    def pid(self) -> int:
-        """The present process's id."""
-        return self._child.pid
+    def pid(self) -> int | None:
+        """The present process's id; None if the last one has ended."""
+        return None if self._child is None else self._child.pid
 
     async def loaded(self) -> None:
         """Wait until the template is compiled.
@@ -74,10 +76,16 @@ class TemplateHelper:
 
         Raises:
             InvalidRequest: the template refuses the messages, or takes more than it may.
-            Overloaded: the process got no processor for long.
+            Overloaded: too many chats wait already, or the process got no processor for long.
             EngineError: the helper was closed.
         """
-        return await self._submit(encode_message(chat))
+        frame = encode_message(chat)
+        if self._num_waiting >= MAX_WAITING_CHATS or self._waiting_bytes + len(frame) > MAX_WAITING_BYTES:
+            raise Overloaded(
+                f"{self._num_waiting} chats of {self._waiting_bytes} bytes wait for their chat template, of at most "
+                f"{MAX_WAITING_CHATS} and {MAX_WAITING_BYTES}; try again later."
+            )
+        return await self._submit(frame)
 
     async def aclose(self) -> None:
         """End the process; whoever waits is told. Closing twice is fine."""
@@ -85,7 +93,8 @@ class TemplateHelper:
         await asyncio.gather(self._working, return_exceptions=True)
         if self._ending is not None:
             await self._ending
-        await self._child.end()
+        if self._child is not None:
+            await self._child.end()
 
     def _start(self) -> TemplateChild:
         return TemplateChild(self._module, name=self._name, log_level=self._log_level, load=self._load)
@@ -94,9 +103,17 @@ class TemplateHelper:
         if self._working.done():
             raise _closed()
         job = _Job(frame)
+        num_bytes = 0 if frame is None else len(frame)
+        self._num_waiting += 1
+        self._waiting_bytes += num_bytes
         self._jobs.append(job)
         self._has_jobs.set()
-        return await job.answer
+        try:
+            return await job.answer
+        finally:
+            self._num_waiting -= 1
+            self._waiting_bytes -= num_bytes
+            job.frame = None  # one that nobody waits for any more is passed over, and takes no memory until then
 
     async def _work(self) -> None:
         try:
@@ -114,15 +131,16 @@ class TemplateHelper:
             self._jobs.clear()
 
     async def _do(self, job: _Job) -> None:
+        frame = job.frame
         try:
             text = None
             for tries_left in reversed(range(_MAX_TRIES)):
-                text = await self._try(job.frame, is_last=tries_left == 0)
+                text = await self._try(frame, is_last=tries_left == 0)
                 if text is not None:
                     break
         except PagewireError as exc:
             job.fail(exc)
-        except OSError as exc:  # the former process ended, and the machine has no room for another
+        except OSError as exc:  # the former process has ended, and the machine has no room for another
             job.fail(EngineError(f"No process can be started to render the chat: {exc.strerror}."))
         else:
             assert text is not None
@@ -130,20 +148,23 @@ class TemplateHelper:
 
     async def _try(self, frame: bytes | None, *, is_last: bool) -> str | None:
         """Return the prompt; None if the process ended, and it isn't known that the job ended it."""
+        if self._child is None:
+            self._child = self._start()
+        child = self._child
         limit_s = START_LIMIT_S
         try:
             async with asyncio.timeout(limit_s):
-                await self._child.load()
+                await child.load()
             limit_s = self._wall_limit_s
             async with asyncio.timeout(limit_s):
-                return "" if frame is None else await self._child.ask(frame)
+                return "" if frame is None else await child.ask(frame)
         except TimeoutError:
-            await self._replace()
+            await self._replace(child)
             raise Overloaded(
                 f"The chat was not rendered within {limit_s:g} s: the machine is too busy; try again later."
             ) from None
         except (EOFError, OSError, ProtocolError) as exc:
-            code = await self._replace()
+            code = await self._replace(child)
             if code == -signal.SIGPROF:
                 raise InvalidRequest(
                     f"the chat template takes more than the {CPU_LIMIT_S:g} s of processor time that it may",
@@ -156,12 +177,18 @@ class TemplateHelper:
                 ) from None
             return None
 
-    async def _replace(self) -> int:
-        """Start the next process, end the former, return its exit code."""
-        former, self._child = self._child, self._start()
+    async def _replace(self, former: TemplateChild) -> int:
+        """End a process, start the next one, return the former's exit code."""
+        # First of all nobody may ask it any more: its late answer would be taken for that to another chat.
+        self._child = None
         # Closing this helper must not leave it half ended.
         self._ending = asyncio.create_task(former.end())
-        return await asyncio.shield(self._ending)
+        code = await asyncio.shield(self._ending)
+        try:
+            self._child = self._start()
+        except OSError as exc:
+            logger.warning("the process %s can't be started again now: %s", self._name, exc)  # the next job tries
+        return code
 
 
 def _closed() -> EngineError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from pagewire.frontend.templates import helper as helper_module
 from pagewire.frontend.templates.helper import MODULE, TemplateHelper
 from pagewire.frontend.templates.jobs import LoadTemplate, RenderChat
 from pagewire.frontend.templates.limits import WALL_LIMIT_S
@@ -41,7 +43,7 @@ class Running:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.helper.aclose()
-        assert not is_alive(self.helper.pid)
+        assert self.helper.pid is None or not is_alive(self.helper.pid)
 
 
 def chat(content: str, source: str | None = None) -> RenderChat:
@@ -141,6 +143,70 @@ async def test_a_stopped_process_is_replaced_and_its_chat_may_be_sent_again():
         with pytest.raises(Overloaded, match=r"0\.3 s"):
             await helper.render(chat(STOPS))
         assert await helper.render(chat("hi")) == "<s>[user] hi"
+
+
+async def test_a_process_that_has_no_successor_answers_nobody_else(monkeypatch):
+    async with Running(module=FAULTY, wall_limit_s=0.3) as helper:
+        await helper.loaded()
+        former = helper.pid
+        with monkeypatch.context() as patch:
+            patch.setattr(helper_module, "TemplateChild", start_none)
+            with pytest.raises(Overloaded):
+                await helper.render(chat(STOPS))
+            assert helper.pid is None
+            assert not is_alive(former)
+            with pytest.raises(EngineError, match="No process can be started"):
+                await helper.render(chat("hi"))
+        assert await helper.render(chat("hi")) == "<s>[user] hi"
+
+
+async def test_the_process_that_a_template_ended_is_told_of_though_no_other_starts(monkeypatch):
+    async with Running(None) as helper:
+        await helper.loaded()
+        monkeypatch.setattr(helper_module, "TemplateChild", start_none)
+        with pytest.raises(InvalidRequest, match=r"more than the 0\.8 s"):
+            await helper.render(chat("hi", ENDLESS))
+
+
+def start_none(*_args: object, **_options: object) -> None:
+    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "size"), [("MAX_WAITING_CHATS", 3, 1), ("MAX_WAITING_BYTES", 3_000_000, 1_000_000)]
+)
+async def test_chats_that_wait_are_bounded(monkeypatch, limit, value, size):
+    monkeypatch.setattr(helper_module, limit, value)
+    async with Running() as helper:
+        await helper.loaded()
+        waiting = [asyncio.create_task(helper.render(chat("x" * size))) for _ in range(4)]
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        refused = [result for result in results if not isinstance(result, str)]
+        assert refused
+        assert all(isinstance(error, Overloaded) for error in refused)
+        assert results[0] == "<s>[user] " + "x" * size
+        assert await helper.render(chat("hi")) == "<s>[user] hi", "those that are answered make room"
+
+
+async def test_chats_that_nobody_waits_for_any_more_take_no_room(monkeypatch):
+    monkeypatch.setattr(helper_module, "MAX_WAITING_CHATS", 3)
+    async with Running() as helper:
+        for _ in range(5):
+            left = asyncio.create_task(helper.render(chat("left")))
+            await asyncio.sleep(0)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+        assert await helper.render(chat("hi")) == "<s>[user] hi"
+
+
+async def test_a_process_that_is_closed_at_its_work_says_nothing(capfd):
+    async with Running(None) as helper:
+        await helper.loaded()
+        rendering = asyncio.create_task(helper.render(chat("hi", "{% for a in range(99999) %}{{ a }}{% endfor %}")))
+        await asyncio.sleep(0)
+        helper._child._pair.close()
+        await asyncio.gather(rendering, return_exceptions=True)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_a_chat_that_nobody_waits_for_any_more_confuses_no_other():
