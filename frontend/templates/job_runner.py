@@ -32,6 +32,7 @@ class JobRunner:
         except PagewireError as exc:
             return _refusal(exc)
         except MemoryError:
+            self._compiled.clear()  # what others have brought may be what fills it
             return _refusal(
                 InvalidRequest(
                     f"the chat template needs more than {MEMORY_LIMIT_BYTES >> 20} MiB of memory for these messages",
@@ -61,7 +62,7 @@ class JobRunner:
     def _compile(self, source: str) -> ChatTemplate:
         template = self._compiled.pop(source, None)
         if template is None:
-            template = ChatTemplate(source, special_tokens=self._special_tokens)
+            template = ChatTemplate(source, special_tokens=self._special_tokens, is_optimized=False)
         self._compiled[source] = template
         if len(self._compiled) > _MAX_COMPILED:
             self._compiled.popitem(last=False)

@@ -47,6 +47,8 @@ class ChatTemplate:
         source: the Jinja text; None for a model without one, which refuses every chat.
         special_tokens: role -> token ("bos_token", "eos_token", ...), variables of the template.
         now: local time for templates that state the date.
+        is_optimized: compute the template's constants while it is compiled; False for one that is used once or twice,
+            and may have been written to make that long.
 
     Raises:
         InvalidRequest: if `source` is no valid template. A model with such a template can still complete plain text.
@@ -58,9 +60,10 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str] | None = None,
         now: Callable[[], dt.datetime] = dt.datetime.now,
+        is_optimized: bool = True,
     ) -> None:
         self._special_tokens = dict(special_tokens or {})
-        self._template = None if source is None else _compile(source, now)
+        self._template = None if source is None else _compile(source, now, is_optimized=is_optimized)
         self._shapes = ContentShapes(self._render_plain)
 
     def render(
@@ -137,9 +140,12 @@ def _cut_at_mark(text: str) -> str:
     return text[:at] if text.startswith(_CONTINUE_MARK, at) else text[:at].rstrip()
 
 
-def _compile(source: str, now: Callable[[], dt.datetime]) -> jinja2.Template:
+def _compile(source: str, now: Callable[[], dt.datetime], *, is_optimized: bool) -> jinja2.Template:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, jinja2.ext.loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=is_optimized,
+        extensions=[_GenerationBlocks, jinja2.ext.loopcontrols],
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagewire.frontend.templates.jobs import RenderChat
+from pagewire.frontend.templates.limits import MAX_BROUGHT_TEMPLATE_CHARS
 from pagewire.frontend.templates.renderer import SplitRenderer
 from pagewire.ipc.errors import Overloaded
 from tests.support.http_server import CHAT_TEMPLATE, ids_of, message, running_server
@@ -72,3 +73,15 @@ async def test_a_helper_that_gets_no_processor_is_a_503_with_retry_after():
         async with server.http.post("/v1/chat/completions", json=body) as response:
             assert response.status == 503
             assert int(response.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_template_of_a_request_is_bounded(path):
+    async with running_server("x", chats=trusting()) as server:
+        longest = "x" * MAX_BROUGHT_TEMPLATE_CHARS
+        status, answer = await server.post(path, messages=[message("hi")], chat_template=longest + "x")
+        assert (status, answer["error"]["param"]) == (400, "chat_template")
+        status, answer = await server.post(path, messages=[message("hi")], chat_template="{#" + longest[4:] + "#}hi")
+        assert status == 400
+        status, _ = await server.post(path, messages=[message("hi")], chat_template="{#" + longest[6:] + "#}hi")
+        assert status == 200

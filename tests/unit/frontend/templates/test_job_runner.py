@@ -16,6 +16,7 @@ from pagewire.frontend.templates.jobs import (
     Rendered,
     Reply,
 )
+from pagewire.frontend.text.chat_template import ChatTemplate
 
 REPLIES: MessageDecoder[Reply] = MessageDecoder(Reply)
 USER = {"role": "user", "content": "hi"}
@@ -104,3 +105,18 @@ def test_a_prompt_beyond_what_is_sent_is_a_refusal():
     reply = ask(runner_of("{{ 'x' * (40 * 1024 * 1024) }}"), RenderChat(messages=[USER]))
     assert isinstance(reply, Refused)
     assert "bytes" in reply.error.message
+
+
+def test_what_fills_the_memory_takes_the_brought_templates_with_it(monkeypatch):
+    runner = runner_of("own")
+    ask(runner, RenderChat(messages=[USER], source="theirs"))
+
+    def fill_memory(*_args, **_options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChatTemplate, "render", fill_memory)
+        assert isinstance(ask(runner, RenderChat(messages=[USER])), Refused)
+    assert not runner._compiled
+    assert ask(runner, RenderChat(messages=[USER])) == Rendered(text="own")
+    assert ask(runner, RenderChat(messages=[USER], source="theirs")) == Rendered(text="theirs")
