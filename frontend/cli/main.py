@@ -32,6 +32,9 @@ from .refused import explain_unknown_command
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
+# Among the engine's flags, what a frontend that attaches to one decides for itself: how long its own drain may take.
+_OWN_OF_FRONTENDS = frozenset({"shutdown_timeout"})
+
 
 class Launcher(Protocol):
     """What the commands start, each until it ends; the results are exit codes."""
@@ -128,5 +131,5 @@ def _engine_command(launch: Callable[[], Launcher]) -> click.Command:
 
 def _refuse_engine_flags(address: str, given: Mapping[str, object]) -> None:
     for flag in engine_flags():
-        if flag.field in given and flag.section != "engine":
+        if flag.field in given and flag.section != "engine" and flag.field not in _OWN_OF_FRONTENDS:
             raise ConfigError(f"{flag.name} is decided by the engine at {address}; give it to `pagewire engine`.")

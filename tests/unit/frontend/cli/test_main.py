@@ -198,6 +198,11 @@ def test_an_attached_frontend_takes_no_flags_of_the_engine(capsys: pytest.Captur
         capsys, "serve", "--engine", "ipc:///x", "--max-model-len", "5"
     )
     assert "--model is decided by the engine" in refuse(capsys, "serve", "m", "--engine", "ipc:///x")
+    assert "--stall-limit is decided" in refuse(capsys, "serve", "--engine", "ipc:///x", "--stall-limit", "5")
+
+
+def test_an_attached_frontend_decides_how_long_its_own_drain_may_take():
+    assert serve("--engine", "ipc:///x", "--shutdown-timeout", "5")[0].supervision.shutdown_timeout == 5
 
 
 def test_a_config_file_gives_flags_and_the_command_line_wins(tmp_path: Path):
