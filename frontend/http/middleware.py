@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -29,6 +30,7 @@ def middlewares(serving: Serving, keys: ApiKeys, cross_origin: CrossOrigin) -> l
         _answer_errors,
         _answer_preflights(cross_origin),
         _authorize(keys),
+        _answer_options,
         _admit(serving.admission),
         _answer_expect,
     ]
@@ -98,14 +100,23 @@ def _answer_preflights(cross_origin: CrossOrigin) -> Middleware:
     async def answer_preflights(request: web.Request, handler: Handler) -> web.StreamResponse:
         # A browser's preflight brings no key. Without Access-Control headers the browser goes no further.
         methods = _methods_of(request)
-        if request.method != hdrs.METH_OPTIONS or methods is None:
+        if methods is None or not is_preflight(request):
             return await handler(request)
-        headers = {"Allow": ",".join(sorted(methods))}
-        if is_preflight(request):
-            headers |= cross_origin.preflight_headers(request.headers, methods)
-        return web.Response(status=204, headers=headers)
+        return _options(methods, cross_origin.preflight_headers(request.headers, methods))
 
     return answer_preflights
+
+
+@web.middleware
+async def _answer_options(request: web.Request, handler: Handler) -> web.StreamResponse:
+    methods = _methods_of(request)
+    if methods is None or request.method != hdrs.METH_OPTIONS:
+        return await handler(request)
+    return _options(methods, {})
+
+
+def _options(methods: set[str], headers: Mapping[str, str]) -> web.Response:
+    return web.Response(status=204, headers={"Allow": ",".join(sorted(methods)), **headers})
 
 
 def _methods_of(request: web.Request) -> set[str] | None:

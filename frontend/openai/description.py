@@ -128,7 +128,7 @@ _ERRORS = {
     415: "The body is not declared as JSON.",
     417: "The Expect header asks for something else than 100-continue.",
     431: "A header or the path is too long.",
-    500: "The server's fault; the request may be sent again, unless the message says that it ends a process.",
+    500: "The server's fault; the request may be sent again, unless x-should-retry says that it ends a process.",
     503: "The server is full, restarting or shutting down.",
     504: "The time that the request was given is over.",
 }
@@ -262,6 +262,13 @@ def _describe_error(status: int) -> JsonObject:
     if status == 503:
         described["headers"] = {
             "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+        }
+    if status in (500, 504):
+        described["headers"] = {
+            "x-should-retry": {
+                "description": "There if the same would come of sending the request again.",
+                "schema": {"const": "false"},
+            }
         }
     return described
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from pagewire.ipc.config import ServerConfig
 
-_EXPOSED_HEADERS = "X-Request-Id, Retry-After"
+_EXPOSED_HEADERS = "X-Request-Id, Retry-After, X-Should-Retry"
 _MAX_AGE_S = 600  # how long a browser may remember a preflight; the most that Chromium takes is 7200
 
 
@@ -69,4 +69,4 @@ class CrossOrigin:
 
 def is_preflight(request: web.Request) -> bool:
     """Return whether a browser asks what a page may do."""
-    return request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    return request.method == "OPTIONS" and {"Origin", "Access-Control-Request-Method"} <= request.headers.keys()

@@ -99,11 +99,27 @@ async def test_header_that_is_no_key_is_a_401_whatever_bytes_it_holds():
 
 async def test_preflight_needs_no_key_and_opens_nothing():
     async with running_server(config=KEYS) as server:
-        headers = {"Origin": "http://evil.example", "Access-Control-Request-Headers": "authorization"}
+        headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
         async with server.http.options("/v1/chat/completions", headers=headers) as response:
             assert response.status == 204
             assert response.headers["Allow"] == "POST"
             assert not [name for name in response.headers if name.lower().startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Origin": "http://a.example"}, {"Access-Control-Request-Method": "POST"},
+     {"Origin": "http://a.example", "Access-Control-Request-Headers": "authorization"}],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/metrics"])
+async def test_options_that_are_no_preflight_need_a_key(path, headers):
+    async with running_server(config=KEYS) as server:
+        async with server.http.options(path, headers=headers) as response:
+            assert response.status == 401
+            assert "Allow" not in response.headers
+        async with server.http.options(path, headers={**headers, "Authorization": "Bearer first-key"}) as response:
+            assert response.status == 204
+            assert response.headers["Allow"]
 
 
 async def test_request_id_of_the_client_is_echoed_and_used():

@@ -97,3 +97,11 @@ def test_only_what_is_answered_without_a_key_is_described_so(document):
         if "security" not in operation
     }
     assert is_open == {"/health", "/ping", "/live"}
+
+
+def test_headers_that_tell_whether_to_try_again_are_described_where_they_are_sent(document):
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for status, answer in operation["responses"].items():
+                expected = {"503": {"Retry-After"}, "500": {"x-should-retry"}, "504": {"x-should-retry"}}
+                assert set(answer.get("headers", {})) == expected.get(status, set())

@@ -70,7 +70,8 @@ async def test_page_can_read_answers_streams_and_errors():
             async with server.http.request(method, path, json=body, headers=headers) as response:
                 assert response.status == status
                 assert response.headers["Access-Control-Allow-Origin"] == ORIGIN
-                assert "X-Request-Id" in response.headers["Access-Control-Expose-Headers"]
+                exposed = response.headers["Access-Control-Expose-Headers"].lower().split(", ")
+                assert exposed == ["x-request-id", "retry-after", "x-should-retry"]
                 assert response.headers["Vary"] == "Origin"
 
 
