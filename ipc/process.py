@@ -1,7 +1,8 @@
 """Start, watch and stop child processes: every actor but the first is started by module name with a `Bootstrap`.
 
 A child learns of its parent's end in two ways: a pidfd of the parent (Linux), and the end of its standard input,
-a pipe whose other end the parent holds. The end of standard input is also the parent's order to stop. The parent
+a pipe whose other end the parent holds. Anything on standard input behind the bootstrap, its end too, is also the
+parent's order to stop. The parent
 learns of a child's end by a pidfd, elsewhere by a pipe that the child holds. Both are file descriptors, so that
 one poll waits for messages, deaths and orders alike.
 """
@@ -27,7 +28,10 @@ from .curve import ServerKeys
 from .errors import ProtocolError
 
 _PR_SET_PDEATHSIG = 1
+_SECRET_ENDINGS = ("_API_KEY",)
+_SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 _LENGTH = struct.Struct("<I")
+_STOP = b"\0"  # behind the bootstrap; nobody reads it, and a poll tells of it
 
 
 class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,8 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
         config: the engine core's configuration; executors get theirs by `LoadModel`.
         server_keys: of `address`, if it is on tcp:// with keys. They come this way because nobody else can read a
             pipe, as one can arguments and environments.
+        engine_id: the supervisor's own, made anew in each of its lives: an engine that takes another one's place at an
+            address counts its cores from 1 too.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int | None = None
     config: EngineConfig | None = None
     server_keys: ServerKeys | None = None
+    engine_id: str = ""
 
 
 class ChildProcess:
@@ -64,7 +71,8 @@ class ChildProcess:
 
     def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
                  core_epoch: int = 1, num_blocks: int | None = None, config: EngineConfig | None = None,
-                 server_keys: ServerKeys | None = None, pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
+                 server_keys: ServerKeys | None = None, engine_id: str = "",
+                 pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
         """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
         self.name = name
         bootstrap = Bootstrap(
@@ -78,6 +86,7 @@ class ChildProcess:
             num_blocks=num_blocks,
             config=config,
             server_keys=server_keys,
+            engine_id=engine_id,
         )
         # A pipe that only the child holds is its death notice where there are no pidfds.
         self._notice_fd, child_fd = (-1, -1) if hasattr(os, "pidfd_open") else os.pipe()
@@ -85,6 +94,7 @@ class ChildProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
+            env=environment_of_children(),
             pass_fds=pass_fds if child_fd < 0 else (*pass_fds, child_fd),
         )
         if child_fd < 0:
@@ -115,10 +125,16 @@ class ChildProcess:
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """Close the child's standard input: its order to stop."""
-        assert self._process.stdin is not None
+        """Order the child to stop: say so on its standard input, and close it."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        if stdin.closed:
+            return
+        with contextlib.suppress(BrokenPipeError):  # it has stopped already
+            # A fork of this process may hold the pipe as well: then its end does not come with the closing.
+            os.write(stdin.fileno(), _STOP)
         with contextlib.suppress(BrokenPipeError):  # it stopped before it read all
-            self._process.stdin.close()
+            stdin.close()
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the end; return the exit code, None if it still runs after `timeout_s`."""
@@ -152,6 +168,15 @@ class ChildProcess:
         if self._notice_fd >= 0:
             os.close(self._notice_fd)
             self._notice_fd = -1
+
+
+def environment_of_children() -> dict[str, str]:
+    """Return this process's environment without its secrets: no child asks for keys of callers, or fetches a model."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().endswith(_SECRET_ENDINGS) and name.upper() not in _SECRETS
+    }
 
 
 class ParentWatch:
@@ -198,14 +223,21 @@ def read_bootstrap() -> Bootstrap:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    stdin = sys.stdin.buffer
-    header = stdin.read(_LENGTH.size)
+    header = _read_exactly(_LENGTH.size)
     if len(header) < _LENGTH.size:
         raise ProtocolError("this module is started by pagewire itself; run `pagewire serve` instead")
     try:
-        return msgspec.msgpack.decode(stdin.read(*_LENGTH.unpack(header)), type=Bootstrap)
+        return msgspec.msgpack.decode(_read_exactly(*_LENGTH.unpack(header)), type=Bootstrap)
     except msgspec.DecodeError as exc:
         raise ProtocolError(f"unreadable bootstrap: {exc}; run `pagewire serve` instead") from exc
+
+
+def _read_exactly(num_bytes: int) -> bytes:
+    """Read from standard input, and not a byte more: what comes next is the order to stop, which a poll has to find."""
+    data = b""
+    while len(data) < num_bytes and (part := os.read(sys.stdin.fileno(), num_bytes - len(data))):
+        data += part
+    return data
 
 
 def wake_when_parent_ends() -> None:

@@ -112,3 +112,24 @@ def test_module_started_by_hand_says_what_to_run_instead() -> None:
     )
     assert done.returncode == 2
     assert "pagewire serve" in done.stderr
+
+
+def test_child_does_not_inherit_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [
+        "PAGEWIRE_API_KEY",
+        "VLLM_API_KEY",
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "other_api_key",
+    ]
+    for name in names:
+        monkeypatch.setenv(name, f"secret of {name}")
+    monkeypatch.setenv("PAGEWIRE_TEST", "no secret")
+    child = start_child()
+    try:
+        environment = Path(f"/proc/{child.pid}/environ").read_bytes()
+    finally:
+        child.kill()
+    assert b"secret of" not in environment
+    assert b"PAGEWIRE_TEST=no secret" in environment
