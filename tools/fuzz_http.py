@@ -1,8 +1,9 @@
 """Send malformed requests to a server: `python -m tools.fuzz_http --count 5000 --seed 1 [--url URL]`.
 
 They are made from the server's own /openapi.json, by hypothesis, which shortens one that breaks a rule to its core.
-The rules: no 5xx, no closed connection without an answer, no status that the description lacks, every error in OpenAI's
-shape, no traceback or path in it, within a second. Without --url, a server of a tiny checkpoint is started.
+The rules: no 5xx (but the 504 of a short `timeout`), no closed connection without an answer, no status that the
+description lacks, every error in OpenAI's shape, no traceback or path in it, within a second. Without --url, a server of
+a tiny checkpoint is started.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tools.tiny_model.spec import TinyModelSpec
 REFUSAL_LIMIT_S = 1.0
 _TIMEOUT_S = 60.0
 _PROGRESS_EVERY = 5000
-_LEAK = re.compile(r'Traceback|File "|site-packages|/(?:home|tmp|usr|work)/|ipc://')
+_LEAK = re.compile(r'Traceback|File "|site-packages|ipc://|(?<![\w/:.~])(?:/[\w.+@%-]+){2,}')  # the last: any path
 # A request that happens to be served shall not take long.
 _SERVER_FLAGS = ("--max-model-len", "32", "--max-num-seqs", "8", "--kernels", "reference", "--dtype", "float32")
 
@@ -133,10 +134,12 @@ class Attack:
         self.findings.statuses[status] += 1
         if self.findings.count % _PROGRESS_EVERY == 0:
             print(f"{self.findings.count} requests", file=sys.stderr)
-        assert status < 500, f"{status} {body[:500]!r}"
+        # Who gives a request a quarter of a second may get the answer that it asked for.
+        is_asked_for = status == 504 and b"deadline_exceeded" in body and b"timeout" in request.body
+        assert status < 500 or is_asked_for, f"{status} {body[:500]!r}"
         if status >= 400:
             self._judge_refusal(request, status, body)
-            if took_s > self.findings.slowest_refusal_s:
+            if status < 500 and took_s > self.findings.slowest_refusal_s:
                 self.findings.slowest_refusal_s, self.findings.slowest_refusal = took_s, request
         elif b"data: " in body[:10]:
             assert b'"server_error"' not in body, f"a stream that failed: {body[-500:]!r}"
@@ -149,9 +152,9 @@ class Attack:
         error = json.loads(body)["error"]
         assert set(error) == {"message", "type", "param", "code"}, error
         assert error["message"], error
-        # A refusal may quote what was sent.
-        leak = _LEAK.search(error["message"])
-        assert leak is None or leak[0].encode() in request.body, error
+        for leak in _LEAK.findall(error["message"]):
+            # A refusal may quote what was sent, and name another route.
+            assert leak.encode() in request.body or leak in self.document["paths"], error
 
     def _answer(self, request: RawRequest) -> tuple[int, bytes]:
         is_fresh = self._connection.sock is None
@@ -233,7 +236,7 @@ def main() -> int:
     else:
         with tiny_server() as url:
             findings = Attack(url).run(args.count, args.seed)
-    print(f"{findings.count} requests, none answered by a 5xx, none broke a rule")
+    print(f"{findings.count} requests, none broke a rule")
     for status, count in sorted(findings.statuses.items()):
         print(f"  {status}: {count}")
     print(f"slowest refusal: {findings.slowest_refusal_s:.3f} s")
