@@ -2,8 +2,8 @@
 
 They are made from the server's own /openapi.json, by hypothesis, which shortens one that breaks a rule to its core.
 The rules: no 5xx (but the 504 of a short `timeout`), no closed connection without an answer, no status that the
-description lacks, every error in OpenAI's shape, no traceback or path in it, within a second. Without --url, a server of
-a tiny checkpoint is started.
+description lacks, every error in OpenAI's shape, no traceback or path in it, within a second. Without --url, a server
+of a tiny checkpoint is started.
 """
 
 from __future__ import annotations
