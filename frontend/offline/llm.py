@@ -312,6 +312,7 @@ def _engine_config(model: str | None, options: Mapping[str, object]) -> EngineCo
             reason = explain_unknown_flag(f"--{name}", [f"--{field.replace('_', '-')}" for field in known], {})
             raise ConfigError(f"LLM does not take {name}: {reason}")
     given = {name: value for name, value in options.items() if value is not None}
-    # One caller gives all its prompts at once and waits for them all: none of them may be turned away.
-    given = {"max_waiting_requests": 0, "max_waiting_tokens": 0, **given}
+    # One caller gives all its prompts at once and waits for them all: none of them may be turned away, and the time
+    # between two tokens of one answer is nothing to them.
+    given = {"max_waiting_requests": 0, "max_waiting_tokens": 0, "target_itl_ms": 0.0, **given}
     return build_engine_config(given if model is None else {**given, "model": model})

@@ -46,6 +46,11 @@ def test_any_number_of_prompts_may_wait_unless_a_bound_is_given(options, most):
     assert (scheduler.max_waiting_requests, scheduler.max_waiting_tokens) == (most, 0)
 
 
+@pytest.mark.parametrize(("options", "target"), [({}, 0.0), ({"target_itl_ms": 20.0}, 20.0)])
+def test_prefills_are_not_held_back_unless_a_target_is_given(options, target):
+    assert _engine_config(None, options).scheduler.target_itl_ms == target
+
+
 def test_unknown_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="nowhere"):
         LLM(str(tmp_path / "nowhere"))
