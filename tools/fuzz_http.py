@@ -123,8 +123,12 @@ class Attack:
             self.send(request)
 
         send()
-        self._connection.close()
+        self.close()
         return self.findings
+
+    def close(self) -> None:
+        """Close the connection; a request that is sent later opens another."""
+        self._connection.close()
 
     def send(self, request: RawRequest) -> None:
         """Send one request and judge the answer."""

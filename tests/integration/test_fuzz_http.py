@@ -32,3 +32,4 @@ async def test_an_answer_that_breaks_a_rule_would_be_noticed():
         wrong = RawRequest("POST", "/tokenize", {"Content-Type": "application/json"}, b"[")
         with pytest.raises(AssertionError, match="no 400 for /tokenize"):
             await asyncio.to_thread(attack.send, wrong)
+        attack.close()
