@@ -28,8 +28,9 @@ from .http_protocol import HTTPProtocol
 from .middleware import add_headers_of_all_answers, leave_expect_to_middleware, middlewares
 from .sse import StreamTimes
 
-# A context of a million tokens, as text or as ids. Decoding holds the event loop: 20 ms for 8 MiB of text, 0.35 s for
-# the worst body, a list of four million one-digit ids (measured on a busy 2-core machine).
+# A context of a million tokens, as text or as ids. Decoding holds the event loop: 20 ms for 8 MiB of text, 0.35 s for a
+# list of four million one-digit ids (measured on a busy 2-core machine). Bodies of as many lists would take seconds and
+# are refused undecoded (MAX_CONTAINERS).
 MAX_BODY_BYTES = 8 * 2**20
 _KEEP_ALIVE_S = 75.0  # longer than the 60 s that proxies keep idle connections, so that they close them, not we
 _SHORTEST_TIMEOUT_S = 0.001  # aiohttp takes 0 for "no limit"

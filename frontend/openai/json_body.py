@@ -13,13 +13,16 @@ from pagewire.ipc.errors import InvalidRequest
 
 from .content_encoding import decompress
 from .errors import BodyTimeout, UnreadableBody, UnsupportedMediaType
-from .json_depth import is_deeper
+from .json_depth import has_more, is_deeper
 
 # The longest wait for a whole body: a client that trickles bytes must not hold a connection for ever.
 BODY_TIMEOUT_S = 60.0
 # Objects and lists within one another. Values that are passed on as they are (template variables, JSON schemas) are
 # walked by code that calls itself, so the decoder's own limit of about 1000 would be too late.
 MAX_DEPTH = 64
+# Objects and lists in all. Each takes a place in memory many times its size in the body, and time of the event loop: a
+# body full of them takes a second. Chats have some per message, prompts of token ids one each.
+MAX_CONTAINERS = 100_000
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -61,6 +64,10 @@ class JsonBody(Generic[T]):
         Raises:
             InvalidRequest: it isn't JSON, or not of this endpoint's shape.
         """
+        if has_more(body, MAX_CONTAINERS):
+            raise InvalidRequest(
+                f"The body holds more than {MAX_CONTAINERS} objects and lists; send fewer messages, parts or prompts."
+            )
         try:
             decoded = self._decoder.decode(body)
         except msgspec.ValidationError as exc:

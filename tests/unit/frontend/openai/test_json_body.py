@@ -161,3 +161,29 @@ async def test_error_that_quotes_the_request_is_cut():
         status, answer = await post_raw(server, json.dumps({"prompt": "a", "x" * 100_000: 1}).encode())
         assert status == 400
         assert len(json.dumps(answer)) < 5000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": [' + b"[]," * 100_000 + b"[]]}",
+        b'{"prompt": "x", "metadata": {"a": [' + b"{}," * 100_000 + b"1]}}",
+        b'{"prompt": [' + b"[" * 100_001,
+        b"[" * 1_000_000,
+        b'{"prompt": "x", "metadata": {"a": [' + b'{"b":[]},' * 60_000 + b"1]}}",
+    ],
+)  # fmt: skip
+async def test_more_objects_and_lists_than_any_request_needs_are_refused_undecoded(body):
+    async with running_server("x") as server:
+        status, answer = await post_raw(server, body)
+        assert status == 400
+        assert "more than 100000 objects and lists" in answer["error"]["message"]
+
+
+async def test_brackets_within_a_text_and_many_prompts_of_token_ids_are_no_such_body():
+    async with running_server("x") as server:
+        text = json.dumps({"prompt": '[{"\\[' * 60_000}).encode()
+        status, answer = await post_raw(server, text)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        status, _ = await post_raw(server, json.dumps({"prompt": [[1, 2]] * 1024, "max_tokens": 1}).encode())
+        assert status == 200
