@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import sys
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig, ListenConfig, ModelOptions, ServerConfig
 from pagewire.ipc.curve import ClientKeys, ServerKeys
 from pagewire.ipc.endpoints import check_address, check_listen_address, ipc_path
 from pagewire.ipc.logs import setup_logging
@@ -26,7 +30,15 @@ from ..http.listener import describe_listeners, open_listeners
 from .engine_process import EngineProcess, prepare_engine
 from .farewell import say_farewell
 from .running_engine import RunningEngine
-from .shutdown import Stopped, StopSignals, drain_engine, serve_until_stopped, stop_engine, until_stopped
+from .shutdown import (
+    Stopped,
+    StopSignals,
+    drain_engine,
+    exit_at_sigterm,
+    serve_until_stopped,
+    stop_engine,
+    until_stopped,
+)
 from .startup_report import StartupReport, describe_engine
 
 if TYPE_CHECKING:
@@ -36,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 600.0  # an engine that was started at the same time may still be loading its model
+_LOADING = "loading"  # the name of the thread that does
 
 
 def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
@@ -45,14 +58,17 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
         StartError: what the command line asks can't be met, or the machine lacks something.
     """
     setup_logging("frontend", engine_config.log_level)
+    exit_at_sigterm()
     report = StartupReport()
     with open_listeners(server_config) as listeners:
         if server_config.engine is not None:
             check_address(server_config.engine)
-            return uvloop.run(_serve_attached(server_config.engine, engine_config, server_config, listeners, report))
-        with report.phase("find the model"):
-            engine_config = prepare_engine(engine_config)
-        return uvloop.run(_serve_own(engine_config, server_config, listeners, report))
+            code = uvloop.run(_serve_attached(server_config.engine, engine_config, server_config, listeners, report))
+        else:
+            with report.phase("find the model"):
+                engine_config = prepare_engine(engine_config)
+            code = uvloop.run(_serve_own(engine_config, server_config, listeners, report))
+    return _leave(code)
 
 
 def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
@@ -62,6 +78,7 @@ def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
         StartError: what the command line asks can't be met, or the machine lacks something.
     """
     setup_logging("engine", engine_config.log_level)
+    exit_at_sigterm()
     listen, curve_key = listen_config.listen, listen_config.curve_key
     check_listen_address(listen, has_keys=curve_key is not None, insecure=listen_config.insecure)
     keys = None if curve_key is None else read_server_keys(curve_key, listen_config.allow_clients)
@@ -82,15 +99,16 @@ async def _serve_own(
             from ..http.service import HTTPService  # with aiohttp and tokenizers, while the engine loads
 
             model_path = engine_config.model.model_path
-            async with _text_side(model_path, engine_config, server_config, report) as (text, chats):
+            async with _text_side(model_path, engine_config, server_config, report, signals) as (text, chats):
                 client = await until_stopped(engine.connect("frontend"), signals.first)
                 service = HTTPService(client, text, chats, server_config)
                 async with service.serving(listeners):
+                    signals.check()
                     _log_ready(report.lines(client.info), listeners, server_config)
                     timeout_s = engine_config.supervision.shutdown_timeout
                     return await serve_until_stopped(client, service.drain(timeout_s), signals, timeout_s)
     except Stopped:
-        return 0
+        return signals.exit_code
 
 
 async def _serve_attached(
@@ -110,14 +128,15 @@ async def _serve_attached(
             connecting = AsyncEngineClient.connect(address, name="frontend", keys=keys, timeout_s=ATTACH_TIMEOUT_S)
             client = await until_stopped(connecting, signals.first)
         model_path = client.info.model_path
-        async with client, _text_side(model_path, engine_config, server_config, report) as (text, chats):
+        async with client, _text_side(model_path, engine_config, server_config, report, signals) as (text, chats):
             service = HTTPService(client, text, chats, server_config)
             async with service.serving(listeners):
+                signals.check()
                 _log_ready(describe_engine(client.info), listeners, server_config)
                 timeout_s = engine_config.supervision.shutdown_timeout
                 return await serve_until_stopped(client, service.drain(timeout_s), signals, timeout_s)
     except Stopped:
-        return 0
+        return signals.exit_code
 
 
 async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None, report: StartupReport) -> int:
@@ -134,7 +153,7 @@ async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None
                 await asyncio.to_thread(say_farewell, listen, keys, client.death)
             return code
     except Stopped:
-        return 0
+        return signals.exit_code
 
 
 @asynccontextmanager
@@ -145,6 +164,11 @@ async def _running_engine(
     running = RunningEngine(engine)
     try:
         yield running
+    except Stopped:
+        await running.aclose()
+        # Before it is ready it owes nobody anything, and one that loads its model would take its time to end.
+        engine.process.begin_kill()
+        raise
     finally:
         await running.aclose()
         await stop_engine(engine, signals)
@@ -159,16 +183,22 @@ def _read_keys(config: ServerConfig) -> ClientKeys | None:
 
 @asynccontextmanager
 async def _text_side(
-    model_path: str, engine_config: EngineConfig, server_config: ServerConfig, report: StartupReport
+    model_path: str,
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    report: StartupReport,
+    signals: StopSignals,
 ) -> AsyncIterator[tuple[TextSide, ChatRenderer]]:
-    """Load the text side and run the processes that render chats, while the engine loads the model."""
+    """Load the text side and run the processes that render chats, while the engine loads the model.
+
+    Raises:
+        Stopped: a signal came before they were ready.
+    """
     from ..templates.renderer import chat_renderer
-    from ..text.text_side import load_text_side
 
     with report.phase("load the tokenizer"):
-        text = await asyncio.to_thread(
-            load_text_side, Path(model_path), engine_config.model, chat_template=server_config.chat_template
-        )
+        loading = _load_text_side(Path(model_path), engine_config.model, server_config.chat_template)
+        text = await until_stopped(loading, signals.first)
     rendering = chat_renderer(
         text.template,
         trusts_requests=server_config.trust_request_chat_template,
@@ -176,8 +206,29 @@ async def _text_side(
     )
     async with AsyncExitStack() as stack:
         with report.phase("compile the chat template"):
-            chats = await stack.enter_async_context(rendering)
+            chats = await until_stopped(stack.enter_async_context(rendering), signals.first)
         yield text, chats
+
+
+async def _load_text_side(model_path: Path, options: ModelOptions, chat_template: str | None) -> TextSide:
+    from ..text.text_side import load_text_side
+
+    # Not one of the loop's own threads, which it waits for at its end: what reads a file can't be interrupted.
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_LOADING)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(
+            thread, lambda: load_text_side(model_path, options, chat_template=chat_template)
+        )
+    finally:
+        thread.shutdown(wait=False)
+
+
+def _leave(code: int) -> int:
+    """Return the exit code; but end the process here if a thread still loads, which the interpreter would wait for."""
+    if any(thread.name.startswith(_LOADING) for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _log_ready(lines: list[str], listeners: list[socket.socket], config: ServerConfig) -> None:

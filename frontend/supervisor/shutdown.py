@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
+from types import FrameType
 from typing import Any, TypeVar
 
 from pagewire.ipc.errors import EngineError
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DRAIN_POLL_S = 0.1
+SETTLE_S = 1.5  # a core that was started again knows of no request until its clients have come back
 LAST_MOMENT_S = 1.0  # an ordered stop takes some tenths of a second, and tells all clients why
 
 
@@ -32,19 +34,47 @@ class StopSignals:
     Attributes:
         first: set by one of them: stop in order.
         second: set by the next: stop at once.
+        exit_code: of a process that the first one ended before it was ready, as shells report it.
     """
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
+        self.exit_code = 0
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._take)
+            asyncio.get_running_loop().add_signal_handler(number, self._take, number)
 
-    def _take(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+    def check(self) -> None:
+        """Go on unless one has come.
+
+        Raises:
+            Stopped: one has.
+        """
+        if self.first.is_set():
+            raise Stopped
+
+    def _take(self, number: int) -> None:
+        if self.first.is_set():
+            self.second.set()
+        else:
+            self.exit_code = _exit_code_of(number)
+            self.first.set()
 
 
-async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:  # Any: what asyncio sends
+def exit_at_sigterm() -> None:
+    """Have SIGTERM end this process in order, as SIGINT does, until `StopSignals` takes it: what is open is closed."""
+    signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(_exit_code_of(number))
+
+
+def _exit_code_of(number: int) -> int:
+    return 128 + number
+
+
+async def until_stopped(work: Awaitable[T], stop: asyncio.Event) -> T:
     """Await `work`.
 
     Raises:
@@ -106,11 +136,18 @@ async def stop_engine(engine: EngineProcess, signals: StopSignals) -> None:
 
 async def drain_engine(client: AsyncEngineClient, timeout_s: float) -> None:
     """Have the engine refuse new requests of all its clients; return when none is left, or after `timeout_s`."""
+    clock = asyncio.get_running_loop().time
+    core_epoch, empty_since = client.core_epoch, None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             while client.death is None:
                 # A core that was started again meanwhile takes requests, so it is told each time.
                 with contextlib.suppress(EngineError):
-                    if await client.call_utility("drain") == 0:
-                        return
+                    num_left = await client.call_utility("drain")
+                    if num_left or client.core_epoch != core_epoch:
+                        core_epoch, empty_since = client.core_epoch, None
+                    else:
+                        empty_since = clock() if empty_since is None else empty_since
+                        if clock() - empty_since >= (SETTLE_S if client.num_core_restarts else 0.0):
+                            return
                 await asyncio.sleep(DRAIN_POLL_S)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import pytest
 from pagewire.frontend.client.sync_client import EngineClient
 from pagewire.ipc.errors import EngineDead, Overloaded
 from pagewire.ipc.sampling_params import SamplingParams
-from tests.support.children import is_alive, wait_until
+from tests.support.children import descendants_of, is_alive, wait_until
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
+from tools.processes import processes_below
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +58,82 @@ def test_signal_stops_in_order_with_exit_code_0(tmp_path: Path, number: signal.S
     assert len(server.descendants()) == 3, "an engine core, an executor, and what renders chats"
     assert server.stop(number) == 0
     assert not list(server.runtime_parent.iterdir())
+
+
+class Starting:
+    """`pagewire ARGUMENTS` from its start on; sockets lie below `directory`."""
+
+    def __init__(self, arguments: list[str], directory: Path) -> None:
+        self.runtime_parent = Path(tempfile.mkdtemp(prefix="pw-"))
+        self._log_path = directory / "log"
+        with self._log_path.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pagewire", *arguments], stderr=log, stdout=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": str(self.runtime_parent)},
+            )  # fmt: skip
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text()
+
+    def below(self, module: str) -> list[int]:
+        return [process.pid for process in processes_below(self.process.pid) if process.module == module]
+
+    def wait_for(self, module: str) -> int:
+        wait_until(lambda: bool(self.below(module)) or self.process.poll() is not None, 60, f"the start of {module}")
+        return self.below(module)[0]
+
+    def check_stop(self, number: signal.Signals) -> None:
+        """Signal it: it ends within 5 s, says so by its exit code, and leaves nothing behind."""
+        below = descendants_of(self.process.pid)
+        try:
+            self.process.send_signal(number)
+            assert self.process.wait(timeout=5) in (128 + number, -number), self.log
+        finally:
+            self.process.kill()
+            self.process.wait()
+        for pid in below:
+            wait_until(lambda pid=pid: not is_alive(pid), 5, f"the end of process {pid}")
+        assert not list(self.runtime_parent.iterdir())
+        assert "Traceback" not in self.log
+        assert "ready: " not in self.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [("serve", "pagewire.engine_core"), ("serve", "pagewire.gpu_executor"), ("engine", "pagewire.gpu_executor")],
+)
+def test_signal_while_the_engine_starts_ends_the_start(
+    tmp_path: Path, number: signal.Signals, command: str, module: str
+) -> None:
+    listen = [f"ipc://{tmp_path}/engine.sock"] if command == "engine" else []
+    arguments = ["engine", str(tiny_checkpoint()), "--listen", *listen] if listen else SERVE
+    starting = Starting(arguments, tmp_path)
+    starting.wait_for(module)  # from there to its readiness it takes seconds
+    starting.check_stop(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_while_the_text_side_loads_ends_the_start(tmp_path: Path, number: signal.Signals) -> None:
+    template = tmp_path / "template"
+    os.mkfifo(template)  # whoever reads it waits for ever
+    starting = Starting([*SERVE, "--chat-template", str(template)], tmp_path)
+    with template.open("wb", buffering=0):  # it reads now
+        starting.check_stop(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_while_the_template_process_starts_ends_the_start(tmp_path: Path, number: signal.Signals) -> None:
+    starting = Starting(SERVE, tmp_path)
+    os.kill(starting.wait_for("pagewire.frontend.templates"), signal.SIGSTOP)
+    starting.check_stop(number)
+
+
+def test_signal_while_an_engine_is_waited_for_ends_the_start(tmp_path: Path) -> None:
+    starting = Starting(["serve", "--engine", f"ipc://{tmp_path}/none.sock", "--port", "0"], tmp_path)
+    wait_until(lambda: "waiting for the engine" in starting.log, 30, "the attempt to attach")
+    starting.check_stop(signal.SIGTERM)
 
 
 def test_terminal_interrupt_of_the_whole_group_stops_in_order(tmp_path: Path) -> None:
