@@ -70,17 +70,28 @@ class ClientRegistry:
                 self.send(client, message, now)
 
     def dismiss_stranger(self, client: ClientId) -> None:
-        """Say `Goodbye` to one who has not said `Hello`, or was given up since; the latter hears why."""
-        unknown = ProtocolError("say Hello and wait for Ready first").to_info()
-        self.dismiss(client, self._reasons.pop(client, unknown))
+        """Say `Goodbye` to one who has not said `Hello`, or was given up since; the latter hears why.
 
-    def dismiss(self, client: ClientId, error: ErrorInfo) -> None:
-        """Say `Goodbye` to a client, known or not."""
+        Both may attach anew: that of all those given up only the last ones are remembered is no fault of theirs.
+        """
+        unknown = ClientGivenUp("this engine does not know the client: say Hello and wait for Ready first").to_info()
+        if self.dismiss(client, self._reasons.get(client, unknown)):
+            self._reasons.pop(client, None)
+
+    def dismiss(self, client: ClientId, error: ErrorInfo) -> bool:
+        """Say `Goodbye` to a client, known or not; return whether it will hear no more of it.
+
+        One that does not read can't be told yet, and is to be told when it speaks again.
+        """
         self._last_sent.pop(client, None)
         try:
             self._router.send(client, Goodbye(error=error))
-        except (GoneClient, SlowClient):
+        except GoneClient:
             logger.debug("client %s left before its goodbye", client.hex())
+        except SlowClient:
+            logger.debug("client %s does not read, and has not got its goodbye yet", client.hex())
+            return False
+        return True
 
     def dismiss_all(self, error: ErrorInfo) -> None:
         """Say `Goodbye` to every client."""

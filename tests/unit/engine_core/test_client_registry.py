@@ -88,6 +88,36 @@ def test_client_that_was_given_up_hears_why_when_it_speaks_again(clients: Client
     assert "1000 messages wait" in to_alice.error.message
     assert isinstance(to_bob, Goodbye)
     assert "Hello" in to_bob.error.message
+    assert to_alice.error.kind == to_bob.error.kind == "ClientGivenUp", "both may attach anew"
+
+
+def test_reason_is_kept_until_the_client_reads_it(clients: ClientRegistry, router: RecordingRouter):
+    clients.greet(ALICE, HELLO, now=0.0)
+    router.failing[ALICE] = SlowClient("1000 messages wait")
+    clients.send(ALICE, StepOutputs(), now=1.0)
+    for _ in range(3):
+        clients.dismiss_stranger(ALICE)
+    assert router.sent == []
+    del router.failing[ALICE]
+    clients.dismiss_stranger(ALICE)
+    ((_, goodbye),) = router.sent
+    assert isinstance(goodbye, Goodbye)
+    assert "1000 messages wait" in goodbye.error.message
+
+
+def test_client_whose_reason_is_forgotten_may_attach_anew_as_well(
+    clients: ClientRegistry, router: RecordingRouter
+):
+    names = [ClientId(b"%d" % index) for index in range(600)]
+    for name in names:
+        clients.greet(name, HELLO, now=0.0)
+        router.failing[name] = SlowClient("full")
+        clients.send(name, StepOutputs(), now=1.0)
+    router.failing.clear()
+    router.sent.clear()
+    for name in names:
+        clients.dismiss_stranger(name)
+    assert [message.error.kind for _, message in router.sent if isinstance(message, Goodbye)] == ["ClientGivenUp"] * 600
 
 
 def test_idle_clients_that_left_are_found_and_forgotten(clients: ClientRegistry, router: RecordingRouter):
