@@ -58,9 +58,8 @@ class Engine:
         self._executor_epoch = executor_epoch
         self._has_priority = config.scheduler.scheduling_policy == "priority"
         self._max_steps_in_flight = 2 if config.scheduler.async_scheduling else 1
-        self._cache = CacheManager(
-            num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching
-        )
+        cache = config.cache
+        self._cache = CacheManager(num_blocks, cache.block_size, enable_prefix_caching=cache.enable_prefix_caching)
         self._scheduler = Scheduler(config.scheduler, self._cache)
         self._admission = Admission(config.scheduler, self._scheduler.waiting)
         self._costs = StepCosts()
@@ -184,6 +183,7 @@ class Engine:
         if self._scheduler.waiting:  # with an empty queue, rows idle for lack of requests
             self._num_busy_rows += len(output.scheduled)
             self._num_available_rows += self._scheduler.max_num_seqs
+        self._outbox.schedule(output.beginners)
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
         step = self._step_builder.build(output, retired)
@@ -216,10 +216,10 @@ class Engine:
         self._costs.observe(step.shape, result.step_s)
         self._has_news = True
 
-    def lose_executor(self, cause: str, *, was_killed: bool = False) -> None:
+    def lose_executor(self, cause: str, *, was_killed: bool = False) -> bool:
         """Note that the executor is gone, with its KV and the steps in flight. Nothing is scheduled until `resume`.
 
-        What ran waits again and is recomputed from its tokens. A request that is proven to end executors fails.
+        What ran waits again, to be recomputed. A request proven to end executors fails; returns whether one was.
 
         Args:
             cause: what ended the executor, for the text of that failure.
@@ -239,6 +239,7 @@ class Engine:
             error = poison_error(cause)
             logger.error("request_id=%s of client %s fails: %s", culprit.request_id, culprit.client.hex(), error)
             self._processor.end_early(culprit, FinishReason.ERROR, error.to_info())
+        return culprit is not None
 
     def resume(self, executor_epoch: int) -> None:
         """Schedule for another executor, which holds nothing yet."""
@@ -304,8 +305,7 @@ class Engine:
         return self._processor.requests.get(request.key) is request
 
     def _isolate_suspect(self) -> None:
-        if self._blame:
-            self._blame.keep(self._is_living)
+        self._blame.keep(self._is_living)
         suspect = self._blame.suspect()
         if suspect is not None and suspect is not self._scheduler.alone:
             client = suspect.client.hex()

@@ -132,7 +132,6 @@ class ExecutorSupervisor:
             match message:
                 case StepResult():
                     self._num_in_flight -= 1
-                    self._budget.step_finished()
                     if self._num_in_flight > 0:
                         self._stall.expect(now)
                     else:
@@ -152,6 +151,10 @@ class ExecutorSupervisor:
                     yield message
                 case _:
                     yield message
+
+    def note_progress(self) -> None:
+        """Begin to count deaths anew: a step was done, or a request was found to be the cause of the last ones."""
+        self._budget.step_finished()
 
     def condemn(self, text: str) -> None:
         """Note that the executors have done what rules out going on with them."""
@@ -222,6 +225,7 @@ class ExecutorSupervisor:
         if self._stall.is_overdue(now):
             is_loading = self._state is _State.LOADING
             what = "gave no sign of life while it started" if is_loading else "did not answer a step"
-            text = f"the executor {what} for {self._stall.allowed_s:g} s (--stall-limit)"
+            limit = "" if self._stall.is_announced else " (--stall-limit)"
+            text = f"the executor {what} for {self._stall.allowed_s:g} s{limit}"
             return ExecutorDeath(text, came_from_outside=True)
         return None

@@ -65,10 +65,12 @@ class EngineCore:
         num_blocks: int | None = None,
         executor_module: str = "pagewire.gpu_executor",
         keys: ServerKeys | None = None,
+        engine_id: str = "",
     ) -> None:
         """Listen on `address`, with `keys` for the clients that these name alone, and start the executors.
 
-        `num_blocks` is the pool size that an earlier core's executors settled, None to have it measured.
+        `num_blocks` is the pool size that an earlier core's executors settled, None to have it measured. `engine_id` is
+        the supervisor's own.
 
         Raises:
             StartError: the address can't be bound, or the model's files can't be read.
@@ -76,6 +78,7 @@ class EngineCore:
         self._config = config
         self._watch = watch
         self._core_epoch = core_epoch
+        self._engine_id = engine_id
         self._runtime_dir = runtime_dir
         self._started = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -214,7 +217,8 @@ class EngineCore:
         if death.final is not None:
             self._failure = death.final
         elif self._engine is not None:
-            self._engine.lose_executor(death.text, was_killed=death.came_from_outside)
+            if self._engine.lose_executor(death.text, was_killed=death.came_from_outside):
+                self._executors.note_progress()  # else the next request that ends executors would spend the budget
             self._send_outputs(now)
             self._tell_stats(self._engine, now)
 
@@ -230,6 +234,7 @@ class EngineCore:
             case StepResult():
                 assert self._engine is not None
                 self._engine.apply(message, now)
+                self._executors.note_progress()  # only now is it known to be an answer to the step
                 # The device gets its next step first; then every client hears of this one.
                 self._dispatch(now)
                 self._send_outputs(now)
@@ -254,7 +259,9 @@ class EngineCore:
         )
         self._trace_steps(engine)
         info = engine_info(config, model, limits, executor, now - self._started)
-        self._ready = Ready(protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info)
+        self._ready = Ready(
+            protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info, engine_id=self._engine_id
+        )
         for client in self._greeted_early:
             self._clients.send(client, self._ready, now)
         self._greeted_early.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.outputs import RequestEnd, RequestStart, StepOutputs, StepStats, TokenDelta
@@ -10,13 +12,14 @@ from .request import Request
 
 
 class _ClientNews:
-    __slots__ = ("accepted", "deltas", "ends", "starts")
+    __slots__ = ("accepted", "deltas", "ends", "scheduled", "starts")
 
     def __init__(self) -> None:
         self.accepted: list[int] = []
         self.starts: list[RequestStart] = []
         self.deltas: list[TokenDelta] = []
         self.ends: list[RequestEnd] = []
+        self.scheduled: list[int] = []
 
 
 class Outbox:
@@ -36,6 +39,11 @@ class Outbox:
     def refuse(self, client: ClientId, request_id: int, error: ErrorInfo) -> None:
         """Tell that the request was never taken."""
         self._of(client).ends.append(RequestEnd(request_id=request_id, error=error, is_refused=True))
+
+    def schedule(self, requests: Iterable[Request]) -> None:
+        """Tell that the requests are in a step; the caller makes sure that this happens once."""
+        for request in requests:
+            self._of(request.client).scheduled.append(request.request_id)
 
     def start(self, request: Request, now: float) -> None:
         """Tell that the prefill is complete; the caller makes sure that this happens once."""
@@ -73,7 +81,14 @@ class Outbox:
         """Return one message for each client with news, and begin anew."""
         news, self._news = self._news, {}
         return {
-            client: StepOutputs(accepted=of.accepted, starts=of.starts, deltas=of.deltas, ends=of.ends, stats=stats)
+            client: StepOutputs(
+                accepted=of.accepted,
+                starts=of.starts,
+                deltas=of.deltas,
+                ends=of.ends,
+                stats=stats,
+                scheduled=of.scheduled,
+            )
             for client, of in news.items()
         }
 

@@ -57,6 +57,7 @@ class Request:
         num_unfinished: children without a finish reason.
         stopped_children: ended by the client before they had a token; they end with their first one.
         first_scheduled_s: when its first step was scheduled; None while it waits for that.
+        was_scheduled: whether it was in a step of this core.
         is_readded: an earlier core had it, and part of its time is gone.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
@@ -85,6 +86,7 @@ class Request:
         "request_id",
         "sampling",
         "stopped_children",
+        "was_scheduled",
     )
 
     def __init__(
@@ -106,6 +108,7 @@ class Request:
         self.deadline_s = None if message.timeout_s is None else now + message.timeout_s
         self.is_readded = message.is_readded
         self.first_scheduled_s: float | None = None
+        self.was_scheduled = False
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.prompt_logprobs: list[TokenLogprobs] = []

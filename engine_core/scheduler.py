@@ -42,12 +42,14 @@ class SchedulerOutput:
 
     Attributes:
         num_new_requests, num_new_tokens: requests whose first step this is, and the tokens of their whole prompts.
+        beginners: requests that this core has in a step for the first time, the resumed ones among them.
     """
 
     scheduled: list[ScheduledChild] = field(default_factory=list)
     num_scheduled_tokens: int = 0
     num_new_requests: int = 0
     num_new_tokens: int = 0
+    beginners: list[Request] = field(default_factory=list)
     shape: StepShape = field(default_factory=StepShape)
     has_preempted: bool = False
 
@@ -231,6 +233,9 @@ class Scheduler:
         child.move_to(ChildStatus.RUNNING)
         self.running[child] = None
         request = child.request
+        if not request.was_scheduled:
+            request.was_scheduled = True
+            output.beginners.append(request)
         if request.first_scheduled_s is None:
             request.first_scheduled_s = now
             request.num_cached_tokens = child.num_computed_tokens

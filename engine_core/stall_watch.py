@@ -17,11 +17,13 @@ class StallWatch:
 
     Attributes:
         allowed_s: how long the silence may last that is watched now.
+        is_announced: whether that is because the executors have asked for more than the limit.
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self.allowed_s = limit_s
+        self.is_announced = False
         self._deadline = math.inf
         self._last_look = -math.inf
 
@@ -33,6 +35,7 @@ class StallWatch:
     def expect(self, now: float, limit_s: float = 0.0) -> None:
         """Expect something from now on, within `limit_s` seconds if that is more than the limit."""
         self.allowed_s = max(limit_s, self._limit_s)
+        self.is_announced = limit_s > self._limit_s
         self._deadline = now + self.allowed_s
         self._last_look = now
 

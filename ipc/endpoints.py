@@ -35,6 +35,11 @@ class RuntimeDir:
         """Where a core reaches one executor: a fresh path per epoch of both, so that no message crosses epochs."""
         return f"ipc://{self.path}/executor-{core_epoch}-{epoch}-{rank}.sock"
 
+    def remove_executors(self, core_epoch: int) -> None:
+        """Remove the sockets of a core's executors, which a core that is killed leaves behind."""
+        for path in self.path.glob(f"executor-{core_epoch}-*.sock"):
+            path.unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Remove the directory and all in it; removing twice is fine."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -10,6 +10,9 @@ import msgspec
 from .errors import ErrorInfo
 from .requests import Message, Ping
 
+CoreKey = tuple[str, int]
+"""(engine_id, core_epoch): two cores never have the same."""
+
 
 class FinishReason(enum.IntEnum):
     """Why a child's tokens ended. The wire carries the number, people see the name in lower case."""
@@ -151,11 +154,22 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ready(Message, frozen=True, kw_only=True):
-    """The answer to `Hello`, once the executors are loaded. A new core_epoch means a new core without memory."""
+    """The answer to `Hello`, once the executors are loaded.
+
+    Attributes:
+        core_epoch: counts the cores that the engine has had; another one is a core without memory.
+        engine_id: made anew whenever the whole engine starts; with another one, the epochs begin at 1 again.
+    """
 
     protocol_version: int
     core_epoch: int
     info: EngineInfo
+    engine_id: str = ""
+
+    @property
+    def core(self) -> CoreKey:
+        """Which core this is, of all that there ever were at an address."""
+        return (self.engine_id, self.core_epoch)
 
 
 class StepOutputs(Message, frozen=True, kw_only=True):
@@ -164,6 +178,7 @@ class StepOutputs(Message, frozen=True, kw_only=True):
     Attributes:
         accepted: requests taken since the last message; HTTP headers may go out now.
         starts, deltas, ends: see their types; apply them in this order.
+        scheduled: requests that are in a step of this core for the first time. When it ends, one of them may be why.
     """
 
     accepted: list[int] = []
@@ -171,6 +186,7 @@ class StepOutputs(Message, frozen=True, kw_only=True):
     deltas: list[TokenDelta] = []
     ends: list[RequestEnd] = []
     stats: StepStats | None = None
+    scheduled: list[int] = []
 
 
 class UtilityResult(Message, frozen=True, kw_only=True):

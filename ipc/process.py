@@ -1,10 +1,9 @@
 """Start, watch and stop child processes: every actor but the first is started by module name with a `Bootstrap`.
 
 A child learns of its parent's end in two ways: a pidfd of the parent (Linux), and the end of its standard input,
-a pipe whose other end the parent holds. Anything on standard input behind the bootstrap, its end too, is also the
-parent's order to stop. The parent
-learns of a child's end by a pidfd, elsewhere by a pipe that the child holds. Both are file descriptors, so that
-one poll waits for messages, deaths and orders alike.
+a pipe whose other end the parent holds. Whatever comes there behind the bootstrap, its end too, is also the parent's
+order to stop. The parent learns of a child's end by a pidfd, elsewhere by a pipe that the child holds. All these are
+file descriptors, so that one poll waits for messages, deaths and orders alike.
 """
 
 from __future__ import annotations

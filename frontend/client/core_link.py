@@ -37,6 +37,7 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
         reconnect_limit_s: so long after the last sign of any core the engine is taken for dead; None: never.
         on_silence: called at each silence limit, and told whether the core in question has ever said anything; for
             those who can end a core that hangs.
+        on_conviction: called when a request has failed because it ends cores: without it, the next may do better.
     """
 
     ping_interval_s: float = PING_INTERVAL_S
@@ -44,6 +45,24 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_held_back: int = MAX_HELD_BACK
     reconnect_limit_s: float | None = RECONNECT_LIMIT_S
     on_silence: Callable[[bool], None] = lambda _has_answered: None
+    on_conviction: Callable[[], None] = lambda: None
+
+
+class SilenceReports:
+    """Calls `on_silence` at each silence limit of a client that waits for a core to let it in."""
+
+    def __init__(self, options: LinkOptions) -> None:
+        self._options = options
+        self._next_s = options.silence_limit_s
+
+    def turn_passed(self, attacher: Attacher) -> None:
+        """Report if it is time."""
+        limit_s = self._options.silence_limit_s
+        if attacher.silent_s < limit_s:
+            self._next_s = limit_s
+        elif attacher.silent_s >= self._next_s:
+            self._next_s = attacher.silent_s + limit_s
+            self._options.on_silence(attacher.has_answered)
 
 
 class LinkOwner(Protocol):
@@ -209,16 +228,11 @@ class CoreLink:
 
     async def _attach_anew(self) -> tuple[CoreConnection, Ready]:
         options = self._options
-        next_report_s = options.silence_limit_s
+        reports = SilenceReports(options)
 
         def on_turn(attacher: Attacher) -> None:
-            nonlocal next_report_s
             self._owner.turn_passed()
-            if attacher.silent_s < options.silence_limit_s:
-                next_report_s = options.silence_limit_s
-            elif attacher.silent_s >= next_report_s:
-                next_report_s = attacher.silent_s + options.silence_limit_s
-                options.on_silence(attacher.has_answered)
+            reports.turn_passed(attacher)
             if options.reconnect_limit_s is not None and attacher.silent_s >= options.reconnect_limit_s:
                 raise EngineDead(
                     f"The engine at {self._address} is gone: no core has answered for {attacher.silent_s:g} s."

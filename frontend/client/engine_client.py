@@ -20,11 +20,11 @@ from pagewire.ipc.core_connection import CoreConnection
 from pagewire.ipc.curve import ClientKeys
 from pagewire.ipc.endpoints import check_address
 from pagewire.ipc.errors import EngineDead, PagewireError
-from pagewire.ipc.outputs import EngineInfo, Ready, StepStats
+from pagewire.ipc.outputs import CoreKey, EngineInfo, Ready, StepStats
 from pagewire.ipc.requests import AddRequest, CallUtility, GenerateTask
 from pagewire.ipc.sampling_params import SamplingParams
 
-from .core_link import LinkOptions
+from .core_link import LinkOptions, SilenceReports
 from .handshake import Attacher, Introduction
 from .request_builder import RequestBuilder, check_types
 from .session import Session
@@ -81,7 +81,7 @@ class AsyncEngineClient:
             introduction,
             turn_s=options.ping_interval_s,
             silence_limit_s=options.silence_limit_s,
-            on_turn=lambda _attacher: None,
+            on_turn=SilenceReports(options).turn_passed,
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -103,12 +103,17 @@ class AsyncEngineClient:
     @property
     def core_epoch(self) -> int:
         """Which life of the core this is, or was last."""
-        return self._session.core_epoch
+        return self._session.core[1]
+
+    @property
+    def core(self) -> CoreKey:
+        """Which core this is, or was last, of all that there ever were at the address."""
+        return self._session.core
 
     @property
     def num_core_restarts(self) -> int:
         """How often the engine's core had to be started again."""
-        return self._session.core_epoch - 1
+        return self._session.num_core_restarts
 
     @property
     def stats(self) -> StepStats | None:

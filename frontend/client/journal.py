@@ -25,14 +25,16 @@ class JournalEntry:
         request: as it was asked for.
         output_token_ids: per child, the tokens received.
         living_children: those whose last delta is still to come.
-        num_deaths: cores that ended with the request in them since its last token.
+        num_deaths: cores that ended since its last token and may have done so because of the request.
         num_deaths_alone: of those, the ones that were to run no other.
         is_sent: whether the core that the client is attached to, or was last, has been told of it.
+        is_scheduled: whether that core has had it in a step.
         is_aborted: its user has asked for its end.
     """
 
     __slots__ = (
-        "is_aborted", "is_sent", "living_children", "num_deaths", "num_deaths_alone", "output_token_ids", "request",
+        "is_aborted", "is_scheduled", "is_sent", "living_children", "num_deaths", "num_deaths_alone",
+        "output_token_ids", "request",
     )  # fmt: skip
 
     def __init__(self, request: AddRequest) -> None:
@@ -42,6 +44,7 @@ class JournalEntry:
         self.num_deaths = 0
         self.num_deaths_alone = 0
         self.is_sent = False
+        self.is_scheduled = False
         self.is_aborted = False
 
     @property
@@ -55,7 +58,7 @@ class JournalEntry:
         return self.num_deaths_alone >= MAX_DEATHS_ALONE
 
     def count_death(self, *, was_alone: bool) -> None:
-        """Note that a core ended which had been sent the request."""
+        """Note that a core ended, and that the request may be why."""
         self.num_deaths += 1
         self.num_deaths_alone += was_alone
 

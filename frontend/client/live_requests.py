@@ -43,6 +43,7 @@ class LiveRequests:
         self._held_back: dict[int, Mailbox] = {}  # of those, the ones that the core has not been told of
         self._alone: Mailbox | None = None  # the suspect that the core has been told of, and no other since
         self._is_attached = True
+        self._was_serving = True  # the last core, when it was lost
         self._changed: list[Mailbox] = []  # by the messages that are being taken; told once, after the last of them
         self._is_taking = False
 
@@ -98,6 +99,9 @@ class LiveRequests:
         for request_id in outputs.accepted:
             if request_id in live:
                 live[request_id].put_accepted()
+        for request_id in outputs.scheduled:
+            if request_id in live:
+                live[request_id].entry.is_scheduled = True
         for start in outputs.starts:
             if start.request_id in live:
                 live[start.request_id].put_start(start)
@@ -121,9 +125,14 @@ class LiveRequests:
         for mailbox in changed:
             mailbox.notify()
 
-    def core_lost(self) -> None:
-        """Hold back everything: whatever the core knew is lost with the connection."""
+    def core_lost(self, *, was_serving: bool) -> None:
+        """Hold back everything: whatever the core knew is lost with the connection.
+
+        Args:
+            was_serving: whether the core had executors that take steps, as far as it had said.
+        """
         self._is_attached = False
+        self._was_serving = was_serving
         self._held_back = dict(self._mailboxes)
         for request_id, mailbox in list(self._mailboxes.items()):
             if mailbox.entry.is_aborted or not mailbox.entry.living_children:
@@ -138,7 +147,7 @@ class LiveRequests:
         if is_another:
             self._count_death()
         for mailbox in self._mailboxes.values():
-            mailbox.entry.is_sent = False
+            mailbox.entry.is_sent = mailbox.entry.is_scheduled = False
         self._alone = None
         self._is_attached = True
         self.fail_late()
@@ -169,12 +178,16 @@ class LiveRequests:
             mailbox.fail(error)
 
     def _count_death(self) -> None:
-        """Note the end of a core for those that it had been sent; end the one that is to blame."""
-        for mailbox in [self._alone] if self._alone is not None else list(self._mailboxes.values()):
+        """Note the end of a core for those that may be why; end the one that is to blame."""
+        if not self._was_serving:  # its executors loaded, and it had nothing in hand
+            return
+        sent = [mailbox for mailbox in self._mailboxes.values() if mailbox.entry.is_sent]
+        # Those that only wait have done nothing. But one may end a core before it is in a step: then none of them was.
+        involved = [mailbox for mailbox in sent if mailbox.entry.is_scheduled] or sent
+        is_alone = self._alone in involved
+        for mailbox in [self._alone] if is_alone and self._alone is not None else involved:
             entry = mailbox.entry
-            if mailbox.end is not None or not entry.is_sent:
-                continue
-            entry.count_death(was_alone=mailbox is self._alone)
+            entry.count_death(was_alone=is_alone)
             if entry.is_culprit:
                 logger.error("%s ended the engine core each time that it ran alone: it fails", _name(entry))
                 mailbox.fail(

@@ -29,7 +29,8 @@ class Session:
 
     Attributes:
         info: what the engine serves and its limits.
-        core_epoch: which life of the core this is, or was last.
+        core: which core this is, or was last.
+        num_core_restarts: how often there was another one.
         stats: the core's state at the last step that concerned this client; None before the first.
         live: requests whose end is still to come.
         calls: utility calls that wait for their answer.
@@ -40,14 +41,15 @@ class Session:
         self, introduction: Introduction, options: LinkOptions, connection: CoreConnection, ready: Ready
     ) -> None:
         self.info: EngineInfo = ready.info
-        self.core_epoch = ready.core_epoch
+        self.core = ready.core
+        self.num_core_restarts = ready.core_epoch - 1
         self.stats: StepStats | None = None
         self.is_dead = asyncio.Event()
         self._death: ErrorInfo | None = None
         self._address = introduction.address
         self._stats_listeners: list[Callable[[StepStats], None]] = []
         self.link = CoreLink(introduction, options, connection, self)
-        self.live = LiveRequests(self.link.send, max_held_back=options.max_held_back)
+        self.live = LiveRequests(self.link.send, options)
         self.calls = UtilityCalls(self.link.send)
 
     @property
@@ -99,7 +101,7 @@ class Session:
 
     def core_lost(self) -> None:
         """Keep what is live for the next core."""
-        self.live.core_lost()
+        self.live.core_lost(was_serving=self.stats is None or self.stats.is_serving)
         self.calls.core_lost()
 
     def core_attached(self, ready: Ready) -> None:
@@ -112,8 +114,11 @@ class Session:
             raise EngineDead(
                 f"Another engine listens at {self._address} now: {_difference(self.info, ready.info)}. Attach anew."
             )
-        is_another = ready.core_epoch != self.core_epoch
-        self.info, self.core_epoch = ready.info, ready.core_epoch
+        is_another = ready.core != self.core
+        if is_another:  # the cores of an engine that has taken the last one's place count as well
+            engine_id, epoch = self.core
+            self.num_core_restarts += ready.core_epoch - (epoch if ready.engine_id == engine_id else 0)
+        self.info, self.core = ready.info, ready.core
         if len(self.live):
             logger.info("%d requests go on in core %d", len(self.live), ready.core_epoch)
         if is_another:  # its figures are known: those of the last one would be shown until its first step

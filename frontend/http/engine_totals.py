@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pagewire.ipc.outputs import StepStats
+from pagewire.ipc.outputs import CoreKey, StepStats
 
 _COUNTERS = (
     "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions",
@@ -18,18 +18,18 @@ class EngineTotals:
     def __init__(self) -> None:
         self.latest = StepStats()
         self._base = StepStats()
-        self._core_epoch: int | None = None
+        self._core: CoreKey | None = None
 
-    def update(self, stats: StepStats, core_epoch: int) -> None:
+    def update(self, stats: StepStats, core: CoreKey) -> None:
         """Take a core's stats after a step.
 
         Args:
             stats: its counters count from its own start.
-            core_epoch: which life of the core they are of.
+            core: which one they are of.
         """
-        if self._core_epoch is not None and core_epoch != self._core_epoch:
+        if self._core is not None and core != self._core:
             self._base = msgspec.structs.replace(self._base, **{name: self.total(name) for name in _COUNTERS})
-        self._core_epoch = core_epoch
+        self._core = core
         self.latest = stats
 
     def total(self, name: str) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pagewire.ipc.outputs import EngineInfo, StepStats
+from pagewire.ipc.outputs import CoreKey, EngineInfo, StepStats
 
 from .engine_totals import EngineTotals
 
@@ -94,7 +94,7 @@ class Metrics(Collector):
     Args:
         model_name: the label of every series.
         info: the engine's facts.
-        core_epoch: says which life of the core stats are of, when they come.
+        core: says which core stats are of, when they come.
         num_core_restarts: says how often a core had to be started again.
     """
 
@@ -103,11 +103,11 @@ class Metrics(Collector):
         model_name: str,
         info: EngineInfo,
         *,
-        core_epoch: Callable[[], int] = lambda: 1,
+        core: Callable[[], CoreKey] = lambda: ("", 1),
         num_core_restarts: Callable[[], int] = lambda: 0,
     ) -> None:
         self.totals = EngineTotals()
-        self._core_epoch = core_epoch
+        self._core = core
         self._num_core_restarts = num_core_restarts
         self._labels = {"model_name": model_name, "engine": "0"}
         self._info = info
@@ -139,7 +139,7 @@ class Metrics(Collector):
     def step_done(self, stats: StepStats) -> None:
         """Take the core's stats after a step."""
         is_new_step = stats.num_steps != self.totals.latest.num_steps
-        self.totals.update(stats, self._core_epoch())
+        self.totals.update(stats, self._core())
         if is_new_step and stats.num_scheduled_tokens:
             self._iteration_tokens.observe(stats.num_scheduled_tokens)
 

@@ -45,7 +45,7 @@ class HTTPService:
         self._metrics = Metrics(
             client.info.served_model_names[0],
             client.info,
-            core_epoch=lambda: client.core_epoch,
+            core=lambda: client.core,
             num_core_restarts=lambda: client.num_core_restarts,
         )
         client.add_stats_listener(self._metrics.step_done)

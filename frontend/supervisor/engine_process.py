@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,8 @@ class EngineProcess:
         if keys is not None:
             keys, self.client_keys = keys.with_client("the supervisor")
 
+        engine_id = secrets.token_hex(8)
+
         def start_core(epoch: int, num_blocks: int | None) -> ChildProcess:
             return ChildProcess(
                 core_module,
@@ -96,9 +99,10 @@ class EngineProcess:
                 num_blocks=num_blocks,
                 config=config,
                 server_keys=keys,
+                engine_id=engine_id,
             )
 
-        self._core = _Core(start_core)
+        self._core = _Core(start_core, runtime_dir)
         # Also runs at interpreter exit: a script that forgets to close leaves no process and no file.
         self._stop = weakref.finalize(self, _stop, self._core, runtime_dir, self.address, os.getpid(), trace_path)
 
@@ -132,13 +136,15 @@ class EngineProcess:
 class _Core:
     """The core that runs now. It is apart, because what is stopped at the end must not hold the `EngineProcess`."""
 
-    def __init__(self, start: Callable[[int, int | None], ChildProcess]) -> None:
+    def __init__(self, start: Callable[[int, int | None], ChildProcess], runtime_dir: RuntimeDir) -> None:
         self._start = start
+        self._runtime_dir = runtime_dir
         self.epoch = 1
         self.process = start(1, None)
 
     def replace(self, num_blocks: int) -> None:
         self.process.kill()
+        self._runtime_dir.remove_executors(self.epoch)
         self.epoch += 1
         self.process = self._start(self.epoch, num_blocks)
 

@@ -26,9 +26,11 @@ logger = logging.getLogger(__name__)
 _LAST_WORDS_S = 1.0  # a core that can't start says why before it ends; its message may arrive after its death
 # A start on a loaded machine: interpreter, imports, the model's header. Then the core answers, whatever else it does.
 _START_LIMIT_S = 15.0
+_FIRST_START_LIMIT_S = 60.0  # from a cold and busy disk
 # An idle core is asked for a sign of life so often that one that has stopped is found soon after the stall limit.
 _PROBES_PER_STALL_LIMIT = 4
 _MAX_PROBE_INTERVAL_S = 5.0
+_STRAINED_INTERVAL_S = 0.25  # after a death: what a core does until the next one may be over soon
 
 
 class RunningEngine:
@@ -48,6 +50,7 @@ class RunningEngine:
         self._budget = RestartBudget("the engine core", supervision.max_restarts)
         self._loop = asyncio.get_running_loop()
         self._died = asyncio.Event()
+        self._is_strained = asyncio.Event()  # a core has died, and none has made progress since
         self._tasks: list[asyncio.Task[None]] = []
         self._started_at = time.monotonic()
         self._watch_process()
@@ -63,6 +66,7 @@ class RunningEngine:
             max_held_back=self._engine.config.scheduler.max_waiting_requests,
             reconnect_limit_s=None,  # this supervisor knows better
             on_silence=self._on_silence,
+            on_conviction=self._count_anew,  # the next request that ends cores has deaths of its own
         )
         connecting = asyncio.create_task(
             AsyncEngineClient.connect(
@@ -133,6 +137,7 @@ class RunningEngine:
                 return
             has_served = client.core_epoch == self._engine.core_epoch
             self._budget.count_death(is_failed_start=code >= 0 and not has_served)
+            self._is_strained.set()
             age_s = time.monotonic() - self._started_at
             how = f"the engine core {_describe_exit(code)} {age_s:.1f} s after its start"
             cause = self._budget.exhausted_by()
@@ -157,24 +162,34 @@ class RunningEngine:
         """Find a core that hangs though this client waits for nothing, and the progress that others make with it."""
         interval_s = min(self._stall_limit_s / _PROBES_PER_STALL_LIMIT, _MAX_PROBE_INTERVAL_S)
         while client.death is None:
-            await asyncio.sleep(interval_s)
-            if await client.probe(interval_s) and self._budget.is_strained:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._is_strained.wait()
+            if self._is_strained.is_set():
+                await asyncio.sleep(min(interval_s, _STRAINED_INTERVAL_S))
+            if await client.probe(interval_s) and self._is_strained.is_set():
                 with contextlib.suppress(EngineError):  # asked again next time
                     stats = await client.call_utility("stats", timeout_s=interval_s)
                     self._note_progress(StepStats(num_steps=stats["num_steps"]))
 
     def _note_progress(self, stats: StepStats) -> None:
-        if self._budget.is_strained and stats.num_steps > 0:
+        if self._is_strained.is_set() and stats.num_steps > 0:
             self._budget.start_succeeded()
-            self._budget.step_finished()
+            self._count_anew()
+
+    def _count_anew(self) -> None:
+        self._budget.step_finished()
+        self._is_strained.clear()
 
     def _on_silence(self, has_answered: bool) -> None:
         """Kill a core that says nothing; its death notice does the rest."""
         age_s = time.monotonic() - self._started_at
-        limit_s = self._stall_limit_s if has_answered else max(self._stall_limit_s, _START_LIMIT_S)
+        start_limit_s = _FIRST_START_LIMIT_S if self._engine.core_epoch == 1 else _START_LIMIT_S
+        limit_s = self._stall_limit_s if has_answered else max(self._stall_limit_s, start_limit_s)
         if age_s < limit_s or self._died.is_set():
             return
-        logger.error("the engine core has said nothing for %g s (--stall-limit): killing it", self._stall_limit_s)
+        flag = " (--stall-limit)" if limit_s == self._stall_limit_s else ""
+        logger.error("the engine core has said nothing for %g s%s: killing it", limit_s, flag)
         self._engine.process.begin_kill()
 
 

@@ -206,16 +206,23 @@ def test_two_clients_use_the_same_ids_without_meeting(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "first", [request(1, 5), CallUtility(call_id=1, method="stats"), Hello(protocol_version=999), b"\xff no message"]
+    ("first", "kind"),
+    [
+        # They may have been given up long ago, and attach anew.
+        (request(1, 5), "ClientGivenUp"),
+        (CallUtility(call_id=1, method="stats"), "ClientGivenUp"),
+        (Hello(protocol_version=999), "ProtocolError"),
+        (b"\xff no message", "ProtocolError"),
+    ],
 )
-def test_who_does_not_greet_rightly_is_sent_away_and_the_core_goes_on(monkeypatch, first: Message | bytes):
+def test_who_does_not_greet_rightly_is_sent_away_and_the_core_goes_on(monkeypatch, first: Message | bytes, kind: str):
     with running_core(monkeypatch) as (core, client):
         client.greet()
         stranger = Client(core)
         stranger.send(first)
         goodbye = stranger.receive()
         assert isinstance(goodbye, Goodbye)
-        assert goodbye.error.kind == "ProtocolError"
+        assert goodbye.error.kind == kind
         stranger.close()
         client.send(request(1, 5, 6))
         assert client.until_end(1)[1].error is None
@@ -408,6 +415,29 @@ def test_clients_are_pinged_while_an_executor_loads(monkeypatch: pytest.MonkeyPa
         assert isinstance(client.receive(), Ping)
         assert until_serving(client, True).num_executor_restarts == 2, "the one that hung was replaced too"
         assert client.until_end(1)[1].error is None
+
+
+def test_requests_that_end_executors_do_not_add_up(monkeypatch: pytest.MonkeyPatch):
+    with running_core(monkeypatch, max_restarts=4) as (_, client):
+        client.greet()
+        client.send(request(1, EXITS))
+        client.send(request(2, EXITS))
+        for request_id in (1, 2):
+            _, end = client.until_end(request_id)
+            assert end.error is not None
+            assert end.error.kind == "PoisonRequest"
+        client.send(request(3, 5, 6))
+        assert client.until_end(3)[1].error is None
+
+
+def test_answers_that_make_no_sense_are_no_progress(monkeypatch: pytest.MonkeyPatch):
+    with running_core(monkeypatch, max_restarts=2) as (core, client):
+        client.greet()
+        client.send(request(1, CONFUSED))
+        _, end = client.until_end(1)
+        assert end.error is not None
+        assert "--max-restarts 2" in end.error.message
+        assert core.join() == 1
 
 
 def test_restart_budget_ends_with_the_cause_for_everybody(monkeypatch: pytest.MonkeyPatch):

@@ -55,6 +55,16 @@ def test_ordered_stop_is_obeyed_without_a_kill() -> None:
     assert child.stop(timeout_s=10) == 0
 
 
+def test_fork_that_holds_the_pipe_does_not_hold_up_an_ordered_stop() -> None:
+    child = start_child()
+    assert child._process.stdin is not None
+    held_by_a_fork = os.dup(child._process.stdin.fileno())
+    try:
+        assert child.stop(timeout_s=10) == 0
+    finally:
+        os.close(held_by_a_fork)
+
+
 def test_terminal_signals_are_ignored(parent: subprocess.Popen[str]) -> None:
     child = start_child()
     assert parent.stdout is not None

@@ -15,11 +15,12 @@ import pytest
 from pagewire.frontend.client.core_link import LinkOptions
 from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.client.token_stream import TokenStream
+from pagewire.frontend.supervisor import running_engine
 from pagewire.frontend.supervisor.engine_process import EngineProcess
 from pagewire.frontend.supervisor.farewell import say_farewell
 from pagewire.frontend.supervisor.running_engine import RunningEngine
 from pagewire.ipc.config import EngineConfig, SupervisionConfig
-from pagewire.ipc.errors import EngineDead
+from pagewire.ipc.errors import EngineDead, MachineError
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.children import is_alive, make_importable
 from tests.support.fake_core_process import FAULT
@@ -77,9 +78,12 @@ async def test_killed_core_is_started_again_and_its_requests_go_on():
 
 async def test_idle_client_attaches_to_the_next_core():
     async with running() as (process, _, client):
+        left_behind = Path(process.address.removeprefix("ipc://")).with_name("executor-1-1-0.sock")
+        left_behind.touch()
         os.kill(process.process.pid, signal.SIGKILL)
         await until(lambda: client.core_epoch == 2)
         assert client.is_serving
+        assert not left_behind.exists()
         assert await tokens_of(client, 3) == [10, 11, 12]
 
 
@@ -118,6 +122,28 @@ async def test_progress_between_deaths_makes_the_count_begin_anew():
             await until(lambda epoch=num_deaths + 1: client.core_epoch == epoch)
             assert await tokens_of(client, 2) == [10, 11]
         assert client.death is None
+
+
+async def test_steps_for_other_clients_are_progress_though_deaths_follow_soon():
+    async with (
+        running(max_restarts=1, stall_limit=60.0) as (process, engine, client),
+        await AsyncEngineClient.connect(process.address, timeout_s=DEADLINE_S) as other,
+    ):
+        for num_deaths in range(1, 5):
+            os.kill(process.process.pid, signal.SIGKILL)
+            await until(lambda epoch=num_deaths + 1: client.core_epoch == other.core_epoch == epoch)
+            assert await tokens_of(other, 2) == [10, 11]
+            await until(lambda: not engine._budget.is_strained)
+        assert client.death is None
+
+
+@pytest.mark.slow
+async def test_core_that_stops_before_it_was_ever_ready_is_killed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(FAULT, "hangs_at_start")
+    monkeypatch.setattr(running_engine, "_FIRST_START_LIMIT_S", 1.0)
+    with pytest.raises(MachineError, match="exit code -9 before it was ready"):
+        async with running(stall_limit=1.0):
+            pass
 
 
 async def test_clients_of_an_engine_that_has_given_up_are_told_when_they_come_back(tmp_path: Path):

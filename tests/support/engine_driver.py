@@ -33,6 +33,7 @@ class Transcript:
     request: AddRequest
     children: list[ChildTranscript]
     is_accepted: bool = False
+    is_scheduled: bool = False  # in a step of the core that runs now
     start: RequestStart | None = None
     end: RequestEnd | None = None
 
@@ -93,7 +94,7 @@ class EngineDriver:
         self.results.clear()
         for (client, _), transcript in self.transcripts.items():  # in the order of their arrival
             if transcript.end is None:
-                transcript.is_accepted = False
+                transcript.is_accepted = transcript.is_scheduled = False
                 message = transcript.entry.addition(is_readded=True, timeout_s=transcript.request.timeout_s)
                 self.engine.add_request(client, message, self.now)
         self._check_invariants()
@@ -114,6 +115,8 @@ class EngineDriver:
         step = self.engine.schedule(self.now) if self.engine.can_schedule() else None
         if step is not None:
             self.steps.append(step)
+            self.collect()  # before there is a result
+            assert all(self.transcripts[key].is_scheduled for key in self._running_keys()), "whose may a death be?"
             self.results.append(self.executor.execute(step))
         self._check_invariants()
         return step
@@ -189,6 +192,9 @@ class EngineDriver:
                 answer.stop_reason,
             )
 
+    def _running_keys(self) -> set[tuple[ClientId, int]]:
+        return {child.request.key for child in self.engine._scheduler.running}
+
     def _check_invariants(self) -> None:
         if self.checks_invariants:
             self.engine.check_invariants()
@@ -211,6 +217,11 @@ class EngineDriver:
             transcript = self.transcripts[client, request_id]
             assert not transcript.is_accepted
             transcript.is_accepted = True
+        for request_id in outputs.scheduled:
+            transcript = self.transcripts[client, request_id]
+            assert transcript.is_accepted
+            assert not transcript.is_scheduled, "told once"
+            transcript.is_scheduled = True
         for start in outputs.starts:
             transcript = self.transcripts[client, start.request_id]
             assert transcript.is_accepted
@@ -228,6 +239,7 @@ class EngineDriver:
 
     def _collect_delta(self, transcript: Transcript, delta: TokenDelta) -> None:
         assert transcript.start is not None, "a delta before the start"
+        assert transcript.is_scheduled or not delta.token_ids, "tokens of a step that clients don't know of"
         assert transcript.end is None, "a delta after the end"
         child = transcript.children[delta.child]
         assert child.finish_reason is None, "a delta after the child's end"

@@ -75,6 +75,7 @@ class _Running:
         self.client = client
         self.request = request
         self.tokens = tokens
+        self.was_scheduled = False
         self.num_sent = [0] * request.task.n
         self.living = set(range(request.task.n))
         if request.resumed_children:
@@ -101,6 +102,7 @@ class FakeCore:
         num_steps: int | None = None,
         protocol_version: int = PROTOCOL_VERSION,
         core_epoch: int = 1,
+        engine_id: str = "",
         hello_error: ErrorInfo | None = None,
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="fake-core-")
@@ -112,6 +114,7 @@ class FakeCore:
         self.num_cached_tokens = num_cached_tokens
         self.protocol_version = protocol_version
         self.core_epoch = core_epoch
+        self.engine_id = engine_id
         self.hello_error = hello_error
         self.received: list[ClientMessage] = []
         self.num_pings = 0
@@ -195,20 +198,32 @@ class FakeCore:
                 if self.hello_error is not None:
                     await self.send(Goodbye(error=self.hello_error), client=client)
                 else:
-                    ready = Ready(protocol_version=self.protocol_version, core_epoch=self.core_epoch, info=self.info)
+                    ready = Ready(
+                        protocol_version=self.protocol_version,
+                        core_epoch=self.core_epoch,
+                        info=self.info,
+                        engine_id=self.engine_id,
+                    )
                     await self.send(ready, client=client)
             case Ping():
                 if self.answers_pings:
                     await self.send(Ping(), client=client)
             case CallUtility() if self.answers_itself:
-                result = UtilityResult(call_id=message.call_id, result=[message.method, *message.args])
-                await self.send(result, client=client)
+                await self.send(UtilityResult(call_id=message.call_id, result=self._call(message)), client=client)
             case AddRequest() if self.answers_itself:
                 await self._add(client, message)
             case AbortRequests() if self.answers_itself:
                 await self._abort(client, message)
             case _:
                 pass
+
+    def _call(self, call: CallUtility) -> object:
+        match call.method:
+            case "stats":
+                return msgspec.structs.asdict(StepStats(num_steps=self.num_finished_steps))
+            case "drain":
+                return len(self.running)
+        return [call.method, *call.args]
 
     async def _add(self, client: bytes, request: AddRequest) -> None:
         error = self.refuses(request)
@@ -270,6 +285,9 @@ class FakeCore:
     def _step(self, run: _Running, step: StepOutputs) -> None:
         task, request_id = run.request.task, run.request.request_id
         prompt = run.request.inputs.prompt_token_ids
+        if not run.was_scheduled:
+            run.was_scheduled = True
+            step.scheduled.append(request_id)
         if not any(run.num_sent):
             num_prompt = task.sampling.num_prompt_logprobs
             entries = [] if num_prompt is None else [logprob_of(token, num_prompt) for token in prompt[1:]]

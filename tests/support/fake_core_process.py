@@ -4,12 +4,14 @@ What it does wrong stands in the environment variable `FAKE_CORE_FAULT`:
 
     ends_on_add         it ends without a word when the first request comes
     fails_to_start      each but the first ends with exit code 1 before it listens
+    hangs_at_start      it never listens
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 
 from pagewire.ipc.process import Bootstrap, ParentWatch, read_bootstrap
@@ -48,5 +50,7 @@ if __name__ == "__main__":
     fault = os.environ.get(FAULT, "")
     if fault == "fails_to_start" and bootstrap.core_epoch > 1:
         sys.exit(1)
+    if fault == "hangs_at_start":
+        signal.pause()
     # At once, as a crash does: nothing is said to anyone.
     os._exit(asyncio.run(serve(bootstrap, fault)))

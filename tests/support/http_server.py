@@ -174,7 +174,7 @@ async def running_server(
         await AsyncEngineClient.connect(core.address) as client,
         contextlib.AsyncExitStack() as stack,
     ):
-        metrics = Metrics(client.info.served_model_names[0], client.info, core_epoch=lambda: client.core_epoch)
+        metrics = Metrics(client.info.served_model_names[0], client.info, core=lambda: client.core)
         client.add_stats_listener(metrics.step_done)
         serving = Serving(
             info=client.info,

@@ -192,6 +192,42 @@ def test_request_that_ends_executors_fails_alone(is_async: bool):
     assert driver.engine.stats.num_executor_restarts == 4
 
 
+def test_conviction_is_told_as_the_next_executor_may_do_better():
+    driver = build_driver()
+    driver.add(build_request(1, range(6)), build_request(2, range(20, 26)))
+    told = []
+    for epoch in range(2, 12):
+        if driver.send() is None:
+            break
+        driver.results.clear()
+        told.append(driver.engine.lose_executor("it was killed", was_killed=True))
+        driver.collect()
+        driver.engine.resume(epoch)
+    # Both are suspects after two deaths, and are proven to be the cause by three each.
+    assert told == [False, False, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_each_request_is_told_once_to_be_in_a_step_and_before_its_result(is_async: bool):
+    driver = build_driver(is_async=is_async, budget=8, max_num_seqs=2)
+    driver.add(*(build_request(i, range(10 * i, 10 * i + 6), max_tokens=3) for i in (1, 2, 3)))
+    driver.send()
+    assert [driver[i].is_scheduled for i in (1, 2, 3)] == [True, True, False], "the third one waits"
+    restart(driver)  # the core is the same: it has told of them
+    driver.run()
+    assert all(driver[i].is_scheduled for i in (1, 2, 3))
+
+
+def test_resumed_request_is_told_to_be_in_a_step_as_well():
+    driver = build_driver()
+    driver.add(build_request(1, range(6), max_tokens=5))
+    driver.step()
+    driver.restart_core(build_driver())
+    assert not driver[1].is_scheduled
+    driver.send()
+    assert driver[1].is_scheduled
+
+
 def test_suspect_of_dead_cores_runs_alone_from_the_start():
     driver = build_driver(is_async=True)
     driver.add(build_request(1, range(6), max_tokens=8))

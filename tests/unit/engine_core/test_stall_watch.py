@@ -42,9 +42,9 @@ def test_announced_work_may_take_longer_but_never_less_than_the_limit():
     watch.expect(0.0, 10.0)
     assert not any(looks(watch, *every_half(0.0, 10.0)))
     assert watch.is_overdue(10.5)
-    assert watch.allowed_s == 10.0
+    assert (watch.allowed_s, watch.is_announced) == (10.0, True)
     watch.expect(20.0, 0.1)
-    assert watch.allowed_s == 3.0
+    assert (watch.allowed_s, watch.is_announced) == (3.0, False), "the limit was the user's"
     assert not any(looks(watch, *every_half(20.0, 23.0)))
 
 

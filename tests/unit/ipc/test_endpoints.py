@@ -139,3 +139,13 @@ def test_a_directory_too_deep_for_a_socket_is_refused_and_left_clean(tmp_path: P
     with pytest.raises(MachineError, match="set TMPDIR"):
         RuntimeDir()
     assert list(deep.iterdir()) == []
+
+
+def test_sockets_of_a_killed_cores_executors_are_removed_and_no_others():
+    runtime = RuntimeDir()
+    names = {"core.sock", "executor-1-1-0.sock", "executor-1-2-0.sock", "executor-11-1-0.sock", "executor-2-1-0.sock"}
+    for name in names:
+        (runtime.path / name).touch()
+    runtime.remove_executors(core_epoch=1)
+    assert {path.name for path in runtime.path.iterdir()} == {name for name in names if "executor-1-" not in name}
+    runtime.remove()

@@ -251,6 +251,119 @@ async def test_request_that_ends_cores_alone_fails_and_no_other(cores: Cores):
         assert [request.num_deaths for request in added(core)] == [2], "the last deaths were not with it"
 
 
+async def scheduled(core: FakeCore, *request_ids: int) -> None:
+    """Have the client told that requests are in a step, and wait until it knows."""
+    await core.send(StepOutputs(scheduled=list(request_ids)))
+    num_pings = core.num_pings
+    await until(lambda: core.num_pings > num_pings + 1)  # it takes in what came before it sends the next
+
+
+async def test_requests_that_only_waited_in_a_core_have_no_part_in_its_end(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        streams = [client.generate([1], SamplingParams()) for _ in range(3)]
+        for num_deaths in range(2):
+            await core.next(AddRequest, count=3)
+            assert [request.num_deaths for request in added(core)] == [num_deaths, 0, 0]
+            await scheduled(core, 1)
+            core = await cores.start(answers_itself=False)
+        await core.next(AddRequest)
+        assert [(request.request_id, request.num_deaths) for request in added(core)] == [(1, 2)], "it runs alone"
+        assert [stream.end for stream in streams] == [None] * 3
+
+
+async def test_end_of_a_core_before_its_first_step_may_be_due_to_any_request(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        streams = [client.generate([1], SamplingParams()) for _ in range(2)]
+        await core.next(AddRequest, count=2)
+        core = await cores.start(answers_itself=False)
+        await core.next(AddRequest, count=2)
+        assert [request.num_deaths for request in added(core)] == [1, 1]
+        assert [stream.end for stream in streams] == [None] * 2
+
+
+async def test_suspect_was_not_alone_while_others_were_in_a_step_and_it_was_not(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        cleared, suspect = (client.generate([1], SamplingParams(max_tokens=2)) for _ in range(2))
+        await core.next(AddRequest, count=2)
+        for num_added in (2, 1):
+            core = await cores.start(answers_itself=False)
+            await core.next(AddRequest, count=num_added)
+        for _ in range(5):  # often enough to blame it
+            first = added(core)[0]
+            if first.request_id == 1:
+                known = cleared._mailbox.entry.output_token_ids[0]
+                await core.send(StepOutputs(scheduled=[1], deltas=[token(1, len(known))]))
+                await core.next(AddRequest, count=2)
+            entry = suspect._mailbox.entry
+            num_alone = entry.num_deaths_alone
+            core = await cores.start(answers_itself=False)
+            await core.next(AddRequest)
+            assert entry.num_deaths_alone == num_alone + (first.request_id == 2)
+            if entry.num_deaths_alone:
+                return
+        pytest.fail("the suspect never ran alone")
+
+
+async def test_death_of_a_core_that_loads_an_executor_is_no_requests_fault(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        stream = client.generate([1], SamplingParams())
+        for _ in range(3):
+            await core.next(AddRequest)
+            await scheduled(core, 1)
+            await core.send(StepOutputs(stats=StepStats(is_serving=False)))
+            await lost(client)
+            core = await cores.start(answers_itself=False)
+        assert (await core.next(AddRequest)).num_deaths == 0
+        assert stream.end is None
+
+
+async def test_conviction_is_told_as_the_next_core_may_do_better(cores: Cores):
+    convictions: list[int] = []
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores, on_conviction=lambda: convictions.append(cores.epoch)) as client:
+        poison = [client.generate([1], SamplingParams()) for _ in range(2)]
+        await core.next(AddRequest, count=2)
+        while client.num_live_requests:
+            core = await cores.start(answers_itself=False)
+            if len(convictions) < 2:
+                await until(lambda core=core: added(core) or not client.num_live_requests)
+        for stream in poison:
+            with pytest.raises(PoisonRequest):
+                await anext(stream)
+        assert convictions == [6, 9], "five deaths, and three more"
+
+
+async def test_core_of_another_engine_of_the_same_epoch_is_another_core(cores: Cores):
+    core = await cores.start(answers_itself=False, engine_id="a")
+    async with await connect(cores) as client:
+        stream = client.generate([1], SamplingParams(max_tokens=3))
+        await core.next(AddRequest)
+        cores.epoch = 0
+        core = await cores.start(engine_id="b")
+        assert await collect(stream) == {0: [10, 11, 12]}
+        assert added(core)[0].num_deaths == 1
+        assert (client.core, client.core_epoch, client.num_core_restarts) == (("b", 1), 1, 1)
+
+
+async def test_bound_of_held_back_requests_says_why_they_wait_and_counts_those_alone(cores: Cores):
+    await cores.start(answers_itself=False)
+    async with await connect(cores, max_held_back=2) as client:
+        suspects = [client.generate([1], SamplingParams(max_tokens=2)) for _ in range(5)]
+        for num_added in (5, 1):
+            core = await cores.start(answers_itself=False)
+            await core.next(AddRequest, count=num_added)
+        for stream in suspects[1:]:
+            stream.close()
+        fresh = [client.generate([1], SamplingParams()) for _ in range(2)]
+        with pytest.raises(Overloaded, match="whether a request ends it"):
+            client.generate([1], SamplingParams())
+        assert [stream.end for stream in fresh] == [None] * 2
+
+
 async def test_a_token_clears_a_request(cores: Cores):
     core = await cores.start(answers_itself=False)
     async with await connect(cores) as client:
@@ -286,6 +399,18 @@ async def test_silent_core_is_reported_and_its_successor_found(cores: Cores):
         assert not client.is_serving
         await cores.start()
         assert await collect(stream) == {0: [10, 11, 12]}
+
+
+async def test_core_that_hangs_before_its_first_ready_is_reported(cores: Cores):
+    reports: list[bool] = []
+    core = await cores.start()
+    core.is_stopped = True
+    connecting = asyncio.create_task(connect(cores, silence_limit_s=0.1, on_silence=reports.append))
+    await until(lambda: len(reports) > 1)
+    assert not any(reports), "it never said anything"
+    await cores.start()
+    async with await connecting as client:
+        assert client.is_serving
 
 
 async def test_connection_that_breaks_is_no_death_of_its_core(cores: Cores):

@@ -8,22 +8,29 @@ from pagewire.ipc.outputs import StepStats
 
 def test_counters_go_on_after_a_core_restart():
     totals = EngineTotals()
-    totals.update(StepStats(num_steps=7, num_generation_tokens=100, num_preemptions=2), core_epoch=1)
-    totals.update(StepStats(num_steps=1, num_generation_tokens=5), core_epoch=2)
+    totals.update(StepStats(num_steps=7, num_generation_tokens=100, num_preemptions=2), core=("a", 1))
+    totals.update(StepStats(num_steps=1, num_generation_tokens=5), core=("a", 2))
     assert totals.total("num_generation_tokens") == 105
-    totals.update(StepStats(num_steps=2, num_generation_tokens=6), core_epoch=2)
+    totals.update(StepStats(num_steps=2, num_generation_tokens=6), core=("a", 2))
     assert totals.total("num_generation_tokens") == 106
     assert totals.total("num_preemptions") == 2
 
 
 def test_new_core_that_is_further_than_the_old_one_is_known_by_its_epoch():
     totals = EngineTotals()
-    totals.update(StepStats(num_steps=1, num_generation_tokens=3), core_epoch=1)
-    totals.update(StepStats(num_steps=1, num_generation_tokens=4), core_epoch=2)
+    totals.update(StepStats(num_steps=1, num_generation_tokens=3), core=("a", 1))
+    totals.update(StepStats(num_steps=1, num_generation_tokens=4), core=("a", 2))
     assert totals.total("num_generation_tokens") == 7
 
 
 def test_attaching_to_an_engine_that_has_restarted_before_is_no_restart():
     totals = EngineTotals()
-    totals.update(StepStats(num_steps=9, num_generation_tokens=3), core_epoch=4)
+    totals.update(StepStats(num_steps=9, num_generation_tokens=3), core=("a", 4))
     assert totals.total("num_generation_tokens") == 3
+
+
+def test_first_core_of_another_engine_is_another_core():
+    totals = EngineTotals()
+    totals.update(StepStats(num_steps=9, num_generation_tokens=3), core=("a", 1))
+    totals.update(StepStats(num_steps=1, num_generation_tokens=2), core=("b", 1))
+    assert totals.total("num_generation_tokens") == 5

@@ -63,7 +63,7 @@ def test_gauges_show_the_last_step_under_both_names():
 
 def test_restarts_are_counted_by_process_and_go_on_after_those_of_the_core():
     epoch = 1
-    metrics = Metrics("m", engine_info(), core_epoch=lambda: epoch, num_core_restarts=lambda: epoch - 1)
+    metrics = Metrics("m", engine_info(), core=lambda: ("", epoch), num_core_restarts=lambda: epoch - 1)
     registry = registered(metrics)
 
     def restarts(process: str) -> float | None:

@@ -26,7 +26,7 @@ def test_line_has_the_wording_that_log_readers_know():
             num_steps=5, num_prompt_tokens=1234, num_generation_tokens=567, num_running=3, num_waiting=2, num_blocks=8,
             num_used_blocks=2, prefix_cache_queries=200, prefix_cache_hits=50,
         ),
-        core_epoch=1,
+        core=("a", 1),
     )  # fmt: skip
     assert log.next_line() == (
         "Engine 000: Avg prompt throughput: 123.4 tokens/s, Avg generation throughput: 56.7 tokens/s, "
@@ -38,10 +38,10 @@ def test_idle_engine_is_silent_after_one_line_of_rest():
     totals, clock = EngineTotals(), Clock()
     log = StatsLog(totals, "cuda", clock)
     assert log.next_line() is None
-    totals.update(StepStats(num_steps=1, num_generation_tokens=10, num_running=1), core_epoch=1)
+    totals.update(StepStats(num_steps=1, num_generation_tokens=10, num_running=1), core=("a", 1))
     clock.now += 10
     assert "Avg generation throughput: 1.0 tokens/s, Running: 1 reqs" in (log.next_line() or "")
-    totals.update(StepStats(num_steps=2, num_generation_tokens=10), core_epoch=1)
+    totals.update(StepStats(num_steps=2, num_generation_tokens=10), core=("a", 1))
     clock.now += 10
     line = log.next_line() or ""
     assert "Avg generation throughput: 0.0 tokens/s, Running: 0 reqs" in line
@@ -53,5 +53,5 @@ def test_idle_engine_is_silent_after_one_line_of_rest():
 def test_waiting_request_is_not_idle():
     totals, clock = EngineTotals(), Clock()
     log = StatsLog(totals, "cpu", clock)
-    totals.update(StepStats(num_steps=1, num_waiting=1), core_epoch=1)
+    totals.update(StepStats(num_steps=1, num_waiting=1), core=("a", 1))
     assert "Waiting: 1 reqs" in (log.next_line() or "")
