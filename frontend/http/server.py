@@ -19,7 +19,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from pagewire.ipc.config import ServerConfig
 
-from ..openai import chat, completions, description, models, tokenize
+from ..openai import chat, completions, models, tokenize
+from ..openai.bodies import description
 from ..openai.serving import SERVING, Serving
 from . import health
 from .access.api_keys import load_api_keys

@@ -13,9 +13,9 @@ from pagewire.ipc.sampling_params import SamplingParams
 
 from ..http.request_timer import RequestTimer
 from ..text.generation import Arrival, Generation, TextChunk, TextRequest
+from .bodies.responses import PromptTokensDetails, Usage
+from .bodies.schema import GenerationRequest
 from .deadline import Deadline
-from .responses import PromptTokensDetails, Usage
-from .schema import GenerationRequest
 from .serving import Serving
 
 logger = logging.getLogger(__name__)
@@ -163,6 +163,45 @@ async def start_call(
     """
     arrival = Arrival()
     timers = [RequestTimer(serving.metrics, params, serving.clock) for _ in prompts]
+    requests = await _prepare(
+        serving,
+        prompts,
+        params,
+        request=request,
+        label=label,
+        add_special_tokens=add_special_tokens,
+        deadline=deadline,
+    )
+    generations: list[Generation] = []
+    call = Call(generations, timers, params.n, has_deadline=deadline.at_s is not None)
+    try:
+        # From here on something runs. All go out without a pause: none is refused for its form any more.
+        generations.extend(serving.generator.submit(each, arrival) for each in requests)
+        if serving.log_requests:
+            _log_request(label, generations, params)
+        yield call
+    except ConnectionError:  # the client left: that is an abort
+        raise
+    except Exception:
+        call.has_failed = True
+        raise
+    finally:
+        for timer, generation in zip(timers, generations, strict=False):  # fewer, if the engine died between
+            timer.done(generation, has_failed=call.has_failed)
+            generation.close()
+
+
+async def _prepare(
+    serving: Serving,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+    *,
+    request: GenerationRequest,
+    label: str,
+    add_special_tokens: bool,
+    deadline: Deadline,
+) -> list[TextRequest]:
+    """Return one checked request per prompt; arguments and errors as `start_call`."""
     encoded, bad_words_token_ids = await _encode(
         serving, prompts, params, add_special_tokens=add_special_tokens, deadline=deadline
     )
@@ -182,23 +221,7 @@ async def start_call(
         )
         if len(prompts) > 1:
             await asyncio.sleep(0)  # others have their turn between prompts
-    generations: list[Generation] = []
-    call = Call(generations, timers, params.n, has_deadline=deadline.at_s is not None)
-    try:
-        # From here on something runs. All go out without a pause: none is refused for its form any more.
-        generations.extend(serving.generator.submit(each, arrival) for each in requests)
-        if serving.log_requests:
-            _log_request(label, generations, params)
-        yield call
-    except ConnectionError:  # the client left: that is an abort
-        raise
-    except Exception:
-        call.has_failed = True
-        raise
-    finally:
-        for timer, generation in zip(timers, generations, strict=False):  # fewer, if the engine died between
-            timer.done(generation, has_failed=call.has_failed)
-            generation.close()
+    return requests
 
 
 async def _encode(

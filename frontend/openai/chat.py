@@ -11,13 +11,8 @@ from pagewire.ipc.errors import InvalidRequest
 
 from ..http.sse import event
 from ..text.generation import TextChunk
-from .call import Answer, Call, start_call
-from .event_template import EventTemplate
-from .json_body import JsonBody, encode_json, json_response
-from .logprobs import ChatLogprobsWriter, write_prompt_logprobs
-from .messages import render_messages
-from .params import check_stream_options, sampling_params
-from .responses import (
+from .bodies.json_body import JsonBody, encode_json, json_response
+from .bodies.responses import (
     AnswerMessage,
     ChatChoice,
     ChatChunk,
@@ -27,7 +22,12 @@ from .responses import (
     ChatResponse,
     Usage,
 )
-from .schema import ChatRequest, refuse_unsupported
+from .bodies.schema import ChatRequest, refuse_unsupported
+from .call import Answer, Call, start_call
+from .event_template import EventTemplate
+from .logprobs import ChatLogprobsWriter, write_prompt_logprobs
+from .messages import render_messages
+from .params import check_stream_options, sampling_params
 from .serving import SERVING, Serving, request_id, request_label
 from .streaming import stream_answers
 

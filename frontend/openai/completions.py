@@ -12,14 +12,14 @@ from pagewire.ipc.errors import InvalidRequest
 
 from ..http.sse import event
 from ..text.generation import TextChunk
+from .bodies.json_body import JsonBody, encode_json, json_response
+from .bodies.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, PromptLogprobs, Usage
+from .bodies.schema import MAX_PROMPTS, CompletionRequest, refuse_unsupported
 from .call import Answer, Call, start_call
 from .echo import EchoedPrompt
 from .event_template import EventTemplate
-from .json_body import JsonBody, encode_json, json_response
 from .logprobs import CompletionLogprobsWriter, cut_tokens, join_logprobs, write_prompt_logprobs
 from .params import check_stream_options, sampling_params
-from .responses import CompletionChoice, CompletionLogprobs, CompletionResponse, PromptLogprobs, Usage
-from .schema import MAX_PROMPTS, CompletionRequest, refuse_unsupported
 from .serving import SERVING, Serving, request_id, request_label
 from .streaming import stream_answers
 

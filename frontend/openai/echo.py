@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..text.generation import Generation
 from ..tokenizer.tokenizer import Tokenizer
+from .bodies.responses import CompletionLogprobs
 from .logprobs import echo_logprobs, prompt_token_texts
-from .responses import CompletionLogprobs
 
 
 class EchoedPrompt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .json_body import encode_json
+from .bodies.json_body import encode_json
 
 _MARK = "\0"  # in no id, no model's name
 

@@ -8,7 +8,7 @@ from pagewire.ipc.outputs import TokenLogprobs
 
 from ..text.detokenizer import Detokenizer
 from ..tokenizer.tokenizer import Tokenizer
-from .responses import (
+from .bodies.responses import (
     ChatLogprobs,
     ChatTokenLogprob,
     CompletionLogprobs,

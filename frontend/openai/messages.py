@@ -8,7 +8,7 @@ from pagewire.ipc.errors import InvalidRequest
 
 from ..templates.jobs import RenderChat
 from ..templates.renderer import ChatRenderer
-from .schema import ChatMessage, ChatRequest, TokenizeRequest
+from .bodies.schema import ChatMessage, ChatRequest, TokenizeRequest
 
 ROLES = ("system", "developer", "user", "assistant")
 # Fields that only tools, audio and the like fill, and that an SDK's message object writes back empty.

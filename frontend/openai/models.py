@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from .bodies.json_body import json_response
+from .bodies.responses import ModelCard, ModelList
 from .errors import ModelNotFound
-from .json_body import json_response
-from .responses import ModelCard, ModelList
 from .serving import SERVING, Serving, request_id
 
 

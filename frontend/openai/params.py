@@ -8,7 +8,7 @@ from pagewire.checkpoint.generation_config import GenerationDefaults
 from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.sampling_params import SamplingParams
 
-from .schema import GenerationRequest, StreamOptions
+from .bodies.schema import GenerationRequest, StreamOptions
 
 # Fields that mean the same in the request, in the defaults and in SamplingParams.
 _SAME_NAME = (

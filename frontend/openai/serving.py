@@ -20,9 +20,9 @@ from ..http.sse import StreamTimes
 from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..tokenizer.tokenizer import Tokenizer
+from .bodies.schema import GenerationRequest
 from .deadline import Deadline
 from .errors import ModelNotFound
-from .schema import GenerationRequest
 
 # No vocabulary has longer tokens (the longest are runs of spaces or dashes).
 _MAX_TOKEN_CHARS = 256

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from ..http.sse import EventStream, event
 from ..text.generation import TextChunk
+from .bodies.responses import Usage
 from .call import Call
 from .errors import describe_error, encode_error, log_error
-from .responses import Usage
 from .serving import Serving, request_id
 
 

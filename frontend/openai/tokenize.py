@@ -7,10 +7,10 @@ from aiohttp import web
 from pagewire.ipc.errors import InvalidRequest
 
 from ..tokenizer.tokenizer import Tokenizer
-from .json_body import JsonBody, json_response
+from .bodies.json_body import JsonBody, json_response
+from .bodies.responses import DetokenizeResponse, TokenizeResponse
+from .bodies.schema import DetokenizeRequest, TokenizeRequest
 from .messages import render_messages
-from .responses import DetokenizeResponse, TokenizeResponse
-from .schema import DetokenizeRequest, TokenizeRequest
 from .serving import SERVING, request_id
 
 _TOKENIZE_BODY = JsonBody(TokenizeRequest)

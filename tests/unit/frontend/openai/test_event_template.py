@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagewire.frontend.openai.bodies.json_body import encode_json
 from pagewire.frontend.openai.event_template import EventTemplate
-from pagewire.frontend.openai.json_body import encode_json
 
 
 def write(text: str) -> bytes:

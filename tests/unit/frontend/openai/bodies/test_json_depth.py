@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.frontend.openai.json_depth import has_more, is_deeper
+from pagewire.frontend.openai.bodies.json_depth import has_more, is_deeper
 
 TRICKY = st.text(st.sampled_from('[]{}"\\,:x'), max_size=8)
 VALUES = st.recursive(

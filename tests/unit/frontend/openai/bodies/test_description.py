@@ -7,8 +7,9 @@ import re
 import msgspec
 import pytest
 
-from pagewire.frontend.openai import errors, schema
-from pagewire.frontend.openai.description import OPERATIONS, describe_api
+from pagewire.frontend.openai import errors
+from pagewire.frontend.openai.bodies import schema
+from pagewire.frontend.openai.bodies.description import OPERATIONS, describe_api
 from pagewire.ipc.errors import RequestError
 from tests.support.http_server import message, running_server
 

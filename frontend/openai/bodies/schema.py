@@ -14,7 +14,7 @@ from msgspec import Meta
 from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORD_CHARS, MAX_BAD_WORDS
 
-from ..templates.limits import MAX_BROUGHT_TEMPLATE_CHARS
+from ...templates.limits import MAX_BROUGHT_TEMPLATE_CHARS
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 10_000

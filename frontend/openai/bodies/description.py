@@ -17,9 +17,9 @@ from aiohttp import web
 
 from pagewire.version import __version__
 
-from .errors import ErrorResponse
+from ..errors import ErrorResponse
+from ..messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from .json_body import encode_json
-from .messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from .responses import (
     ChatChunk,
     ChatResponse,

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from pagewire.ipc.errors import InvalidRequest
 
+from ..errors import BodyTimeout, UnreadableBody, UnsupportedMediaType
 from .content_encoding import decompress
-from .errors import BodyTimeout, UnreadableBody, UnsupportedMediaType
 from .json_depth import has_more, is_deeper
 
 # The longest wait for a whole body: a client that trickles bytes must not hold a connection for ever.

@@ -10,7 +10,7 @@ import zlib
 
 from aiohttp import web
 
-from .errors import UnreadableBody, UnsupportedMediaType
+from ..errors import UnreadableBody, UnsupportedMediaType
 
 # What zlib calls each format.
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS + 16, "x-gzip": zlib.MAX_WBITS + 16, "deflate": zlib.MAX_WBITS}

@@ -1,0 +1,1 @@
+"""The JSON of requests and answers: read, bounded, typed and described."""
