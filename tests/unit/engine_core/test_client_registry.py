@@ -105,9 +105,7 @@ def test_reason_is_kept_until_the_client_reads_it(clients: ClientRegistry, route
     assert "1000 messages wait" in goodbye.error.message
 
 
-def test_client_whose_reason_is_forgotten_may_attach_anew_as_well(
-    clients: ClientRegistry, router: RecordingRouter
-):
+def test_client_whose_reason_is_forgotten_may_attach_anew_as_well(clients: ClientRegistry, router: RecordingRouter):
     names = [ClientId(b"%d" % index) for index in range(600)]
     for name in names:
         clients.greet(name, HELLO, now=0.0)
