@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,20 +26,6 @@ from pagewire.ipc.steps import ExecuteStep, Shutdown, StepResult
 
 HELLO = Hello(protocol_version=PROTOCOL_VERSION)
 WAIT_MS = 10_000
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield context
-    context.destroy(linger=0)  # closes what is still open
-
-
-@pytest.fixture
-def router(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> Iterator[ClientRouter]:
-    router = ClientRouter(context, f"ipc://{tmp_path}/core")
-    yield router
-    router.close()
 
 
 def dealer(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> zmq.Socket[bytes]:
