@@ -7,13 +7,15 @@ import json
 import random
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.support.children import wait_until
-from tests.support.running_server import RunningServer
+from tests.support.running_server import RunningServer, running_server
+from tests.support.tiny_model import tiny_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -92,25 +94,36 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Few requests at once, each of up to 2,000 steps: what a test waits for lasts longer than its next look."""
+    checkpoint = str(tiny_checkpoint("llama", max_position=2048))
+    with running_server(tmp_path_factory.mktemp("narrow"), checkpoint, "--max-num-seqs", "4") as server:
+        yield server
+
+
+MAX_TOKENS = 2000
+BODY = {"prompt": [7, 8, 9], "max_tokens": MAX_TOKENS, "ignore_eos": True}
+
+
 @pytest.mark.parametrize("is_streaming", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
-def test_client_that_goes_away_while_decoding_is_aborted(tiny: RunningServer, is_streaming: bool, n: int) -> None:
-    body = {"prompt": [7, 8, 9], "max_tokens": 240, "ignore_eos": True, "stream": is_streaming, "n": n}
-    before = tiny.gauge("vllm:generation_tokens_total")
-    connection = send(tiny, body)
-    wait_until(lambda: tiny.gauge("vllm:num_requests_running") > 0, 20, "the request running")
+def test_client_that_goes_away_while_decoding_is_aborted(narrow: RunningServer, is_streaming: bool, n: int) -> None:
+    before = narrow.gauge("vllm:generation_tokens_total")
+    connection = send(narrow, {**BODY, "stream": is_streaming, "n": n})
+    wait_until(lambda: narrow.gauge("vllm:num_requests_running") > 0, 20, "the request running")
     reset(connection)
-    assert_idle(tiny)
-    assert tiny.gauge("vllm:generation_tokens_total") - before < 240 * n, "it was not run to its end"
+    assert_idle(narrow)
+    assert narrow.gauge("vllm:generation_tokens_total") - before < MAX_TOKENS * n, "it was not run to its end"
 
 
-def test_clients_that_go_away_while_queued_are_aborted(tiny: RunningServer) -> None:
-    body = {"prompt": [7, 8, 9], "max_tokens": 200, "ignore_eos": True, "stream": True}
-    # Several times as many as run at once: some still wait when the first look at the gauge is answered.
-    connections = [send(tiny, body) for _ in range(640)]
+def test_clients_that_go_away_while_queued_are_aborted(narrow: RunningServer) -> None:
+    before = narrow.gauge("vllm:generation_tokens_total")
+    connections = [send(narrow, {**BODY, "stream": True}) for _ in range(64)]
     try:
-        wait_until(lambda: tiny.gauge("vllm:num_requests_waiting") > 0, 20, "requests waiting")
+        wait_until(lambda: narrow.gauge("vllm:num_requests_waiting") > 0, 20, "requests waiting")
     finally:
         for connection in connections:
             reset(connection)
-    assert_idle(tiny)
+    assert_idle(narrow)
+    assert narrow.gauge("vllm:generation_tokens_total") - before < MAX_TOKENS * 64, "they were not run to their ends"
