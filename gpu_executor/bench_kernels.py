@@ -165,6 +165,8 @@ def _metadata(chunks: list[tuple[int, int]], tables: list[int]) -> ForwardMetada
         seq_lens=torch.tensor([length for length, _ in chunks], dtype=torch.int32),
         logits_indices=torch.arange(len(positions)),
         block_size=_BLOCK,
+        max_query_len=max(tokens for _, tokens in chunks),
+        max_seq_len=max(length for length, _ in chunks),
     )
 
 

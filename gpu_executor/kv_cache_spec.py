@@ -38,7 +38,12 @@ class LayerKVCache(NamedTuple):
     Attributes:
         key: [num_blocks, ...], KV dtype, contiguous; `Ops.kv_cache_shape` says the rest.
         value: like `key`.
+        key_scale: what stored keys are multiplied by when they are read (they are divided by it when they are stored,
+            in float32); other than 1 for 8-bit caches alone.
+        value_scale: likewise for values.
     """
 
     key: Tensor
     value: Tensor
+    key_scale: float = 1.0
+    value_scale: float = 1.0

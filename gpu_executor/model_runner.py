@@ -17,7 +17,8 @@ from .batch.input_batch import InputBatch, PromptSpan, StepInputs
 from .batch.kv_cache import KVCache
 from .batch.step_plan import StepPlan
 from .models.base import Model
-from .sampling.sampler import Draw, Sampler
+from .sampling.draw import Draw
+from .sampling.sampler import Sampler
 
 # Rows of logits that exist at once for prompt logprobs: a chunk of 512 positions over a vocabulary of 150,000 would
 # take 300 MiB in one piece.

@@ -17,7 +17,8 @@ from msgspec import Meta
 from .errors import ConfigError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-KVCacheDType = Literal["auto", "float32", "float16", "bfloat16"]
+KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
+AttentionBackend = Literal["auto", "triton", "flashinfer", "flash_attn"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -46,10 +47,27 @@ class ModelOptions(_Config, frozen=True, kw_only=True):
         int | None, Meta(description="Longest prompt + output in tokens. Default: the model's, lowered to fit memory.")
     ] = None
     seed: Annotated[int | None, Meta(description="Makes the seeds of requests that bring none reproducible.")] = None
-    device: Annotated[Literal["auto", "cpu"], Meta(description="Where the model runs.")] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs; cuda: NVIDIA and AMD GPUs alike.")
+    ] = "auto"
     kernels: Annotated[
-        Literal["auto", "cpu", "reference"],
-        Meta(description="Backend of the ops. cpu: compiled kernels; reference: torch, slow, runs anywhere."),
+        Literal["auto", "cpu", "triton", "reference"],
+        Meta(
+            description="Backend of the ops. cpu: compiled kernels; triton: for GPUs, interpreted on a CPU, for tests; "
+            "reference: torch, slow, runs anywhere."
+        ),
+    ] = "auto"
+    attention_backend: Annotated[
+        AttentionBackend, Meta(description="What computes attention on a GPU. auto: triton.")
+    ] = "auto"
+    enforce_eager: Annotated[bool, Meta(description="Capture no CUDA graphs: every step launches its kernels.")] = False
+    batch_invariant: Annotated[
+        bool,
+        Meta(description="On a GPU: the same bits for a request in any batch, at the cost of slower matrix products."),
+    ] = False
+    load_format: Annotated[
+        Literal["auto", "dummy"],
+        Meta(description="auto: read the checkpoint; dummy: random weights of its shapes, to measure without them."),
     ] = "auto"
     cpu_threads: Annotated[
         int | None, Meta(description="Threads of the CPU kernels. Default: the CPUs that this process may use.")

@@ -115,6 +115,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     num_available_rows: int = 0  # counter: rows that these steps could have had
     num_waiting_tokens: int = 0  # prompt tokens of the requests that were never scheduled
     num_executor_restarts: int = 0  # counter
+    device_s: float = 0.0  # counter: seconds that the device computed
+    host_gap_s: float = 0.0  # counter: seconds that it idled between steps, waiting for the next one's launch
     is_serving: bool = True  # False from an executor's death or stall until another one takes steps
 
 

@@ -109,13 +109,19 @@ class StepResult(Message, frozen=True, kw_only=True):
     """The answer to `ExecuteStep`, in the order of its rows.
 
     Attributes:
-        step_s: seconds the executor spent on the step.
+        step_s: seconds that the step took of the executor, with all that kept it from the next one: device_s and
+            host_gap_s, or more.
+        device_s: seconds that the device computed; on a CPU, the whole step.
+        host_gap_s: seconds that the device then idled before this step, for want of its launch, though rows that it
+            computed before and computes again were there all the time.
     """
 
     executor_epoch: int
     step_id: int
     rows: list[RowResult] = []
     step_s: float = 0.0
+    device_s: float = 0.0
+    host_gap_s: float = 0.0
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):

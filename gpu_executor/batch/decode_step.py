@@ -69,6 +69,7 @@ class DecodeStep:
         input_ids, positions, slots = self._input_ids.data, self._positions.data, self._slots.data
         seq_lens, blocks, tokens = self._seq_lens.data, self._block_tables.data, self._table.token_ids.data
         block_size = self._block_size
+        max_seq_len = 0
         for i, (row, index) in enumerate(zip(rows, self._indices, strict=True)):
             if row.new_block_ids or row.replaced_block is not None:
                 self._block_tables[i] = self._table.block_tables[index]
@@ -78,6 +79,7 @@ class DecodeStep:
             positions[i] = position
             slots[i] = blocks[i, place] * block_size + offset
             seq_lens[i] = position + 1
+            max_seq_len = max(max_seq_len, position + 1)
         tensors = self._tensors
         if self._device.type != "cpu":
             tensors = tuple(tensor.to(self._device) for tensor in tensors)
@@ -89,5 +91,7 @@ class DecodeStep:
             seq_lens=tensors[3],
             logits_indices=self._logits_indices,
             block_size=block_size,
+            max_query_len=1,
+            max_seq_len=max_seq_len,
         )
         return tensors[0], metadata

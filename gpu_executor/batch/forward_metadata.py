@@ -19,9 +19,12 @@ class ForwardMetadata:
         slot_mapping: [num_tokens] int64, where its key and value go: block_id * block_size + offset.
         block_tables: [num_reqs, max_blocks] int32; entries beyond a request's last block are never read.
         query_start_loc: [num_reqs + 1] int32, cumulative token counts.
-        seq_lens: [num_reqs] int32, tokens in the cache after this step's writes.
+        seq_lens: [num_reqs] int32, tokens in the cache after this step's writes; 0 for a row that only pads a batch
+            to a captured size: it has one token of slot -1, and any finite result.
         logits_indices: [num_logits] int64, the tokens whose logits the step needs.
         block_size: tokens a KV block holds.
+        max_query_len: at least the most tokens that a request has here; what launches are sized by, never results.
+        max_seq_len: at least the largest of seq_lens; likewise.
     """
 
     positions: Tensor
@@ -31,3 +34,5 @@ class ForwardMetadata:
     seq_lens: Tensor
     logits_indices: Tensor
     block_size: int
+    max_query_len: int
+    max_seq_len: int

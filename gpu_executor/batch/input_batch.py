@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
+from ..sampling.draw import RowSampling
 from ..sampling.logits_processors import TokenHistory
-from ..sampling.sampler import RowSampling
 from .decode_step import DecodeStep, is_decode_step
 from .forward_metadata import ForwardMetadata
 from .row_table import RowTable
@@ -180,6 +180,8 @@ class InputBatch:
             seq_lens=self._to_device(seq_lens.astype(np.int32)),
             logits_indices=self._to_device(np.concatenate(logits_indices)),
             block_size=block_size,
+            max_query_len=int(scheduled.max()),
+            max_seq_len=int(seq_lens.max()),
         )
         input_ids = self._to_device(table.token_ids[token_rows, positions].astype(np.int64))
         return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)

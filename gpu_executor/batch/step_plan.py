@@ -11,7 +11,7 @@ import numpy as np
 from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, PagewireError
 from pagewire.ipc.steps import NewRow, ScheduledRow
 
-from ..sampling.sampler import RowSampling
+from ..sampling.draw import RowSampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,34 @@ class Int8Weight(LinearWeight):
 
 
 @dataclass(slots=True)
+class Fp8Weight(LinearWeight):
+    """Numbers of 8 bits, e4m3 (finite, no infinities), scaled by tile: weight = scale * code.
+
+    Attributes:
+        codes: [out_features, in_features] float8_e4m3fn, contiguous.
+        scale: [ceil(out_features / tile_rows), ceil(in_features / tile_columns)] float32, contiguous: one number for
+            the whole matrix, one a row, or one a tile of 128 x 128, by the tile's size.
+        tile_rows: rows that share a scale: 1, 128 or all of them.
+        tile_columns: input channels that share a scale: 128 or all of them.
+        bias: [out_features] float32, or None.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    tile_rows: int
+    tile_columns: int
+    bias: Tensor | None = None
+
+    @property
+    def out_features(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def in_features(self) -> int:
+        return self.codes.shape[1]
+
+
+@dataclass(slots=True)
 class StackedWeight(LinearWeight):
     """Matrices of different layouts, the rows of one below those of the other: a fused projection of mixed types.
 

@@ -167,6 +167,7 @@ class Ops(SamplingOps, ABC):
         *,
         scale: float,
         sliding_window: int | None,
+        soft_cap: float | None = None,
     ) -> Tensor:
         """Attend each scheduled token over its request's paged KV cache, decode rows and prefill chunks alike.
 
@@ -180,6 +181,7 @@ class Ops(SamplingOps, ABC):
             metadata: block_tables, query_start_loc, seq_lens.
             scale: logit multiplier, 1 / sqrt(head_dim).
             sliding_window: keys a token sees, its own included; None: all before it.
+            soft_cap: bound of the scaled logits: soft_cap * tanh(logit / soft_cap); None: unbounded.
 
         Returns:
             [num_tokens, num_heads, head_dim], query's dtype.

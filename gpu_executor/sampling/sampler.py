@@ -9,88 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest
+from pagewire.ipc.errors import EngineError, InvalidRequest
 from pagewire.ipc.outputs import TokenLogprobs
-from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 
-from ..kernels.draws import DrawRow, Filters, NoiseKey, OutputRows
+from ..kernels.draws import DrawRow, NoiseKey, OutputRows
 from ..kernels.sampling_ops import SamplingOps
-from .logits_processors import LogitsProcessor, TokenHistory, apply_processors, make_processors
+from ..models.base import Model
+from .draw import Draw, Drawn
+from .logits_processors import apply_processors
 from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
+from .pending import FinishedDraws, PendingDraws
 
 _NOTHING_TO_DRAW = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
     "the vocabulary. Loosen one of them."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RowSampling:
-    """A request's parameters made ready for its draws, once, when its row enters the batch.
-
-    Attributes:
-        sampling: as they came; read for logprobs and the seed.
-        child: half of the noise key.
-        temperature: None for greedy.
-        needs_logits: whether the row's best token alone does not settle what it gets.
-    """
-
-    sampling: Sampling
-    child: int
-    temperature: float | None
-    filters: Filters
-    processors: tuple[LogitsProcessor, ...]
-    needs_logits: bool
-
-    @classmethod
-    def prepare(cls, sampling: Sampling, child: int, vocab_size: int) -> RowSampling:
-        """Make the parameters ready.
-
-        Args:
-            sampling: the request's parameters, ids in range.
-            child: which child of its request.
-            vocab_size: ids that can be drawn.
-        """
-        is_greedy = sampling.temperature < GREEDY_BELOW
-        processors = make_processors(sampling, vocab_size)
-        return cls(
-            sampling=sampling,
-            child=child,
-            # logits / temperature must stay finite in fp32, whoever sent the request.
-            temperature=None if is_greedy else max(sampling.temperature, MIN_TEMPERATURE),
-            filters=Filters(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p),
-            processors=processors,
-            needs_logits=not is_greedy or bool(processors) or sampling.num_logprobs is not None,
-        )
-
-
-class Draw(NamedTuple):
-    """What one row of logits is asked for.
-
-    Attributes:
-        row_sampling: the request's parameters.
-        history: the tokens before the draw; None where nothing reads them, for a row that needs no logits.
-        num_draws: draws from this one row: for children row_sampling.child, +1, ...
-    """
-
-    row_sampling: RowSampling
-    history: TokenHistory | None
-    num_draws: int = 1
-
-
-@dataclass(slots=True)
-class Drawn:
-    """What one row of logits gave: a token (and its logprobs, if asked for) a draw, or the reason for none."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    error: ErrorInfo | None = None
 
 
 class Sampler:
@@ -110,6 +47,12 @@ class Sampler:
     def vocab_size(self) -> int:
         """Ids that can be drawn."""
         return self._vocab_size
+
+    def begin(self, model: Model, hidden: Tensor, draws: Sequence[Draw], logits: Tensor | None = None) -> PendingDraws:
+        """See `Drawing.begin`; the draws are done when it returns."""
+        assert logits is None, "graphs that compute logits are captured where draws are made on the device"
+        kept_rows = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
+        return FinishedDraws(self.sample(model.choose_tokens(hidden, self._vocab_size, kept_rows), draws))
 
     def sample(self, output: OutputRows, draws: Sequence[Draw]) -> list[Drawn]:
         """Draw for every row.

@@ -42,6 +42,8 @@ def paged_step(chunks: Sequence[Chunk], block_size: int = 16) -> ForwardMetadata
         seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
         logits_indices=torch.arange(len(positions)),
         block_size=block_size,
+        max_query_len=max(chunk.num_tokens for chunk in chunks),
+        max_seq_len=max(seq_lens),
     )
 
 

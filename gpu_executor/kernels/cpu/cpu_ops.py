@@ -102,7 +102,10 @@ class CpuOps(Ops):
         *,
         scale: float,
         sliding_window: int | None,
+        soft_cap: float | None = None,
     ) -> Tensor:
+        if soft_cap is not None:
+            raise ValueError("the compiled CPU kernels have no soft cap; use --kernels reference")
         query = query.contiguous()
         out = torch.empty_like(query)
         _, num_heads, head_dim = query.shape
@@ -120,7 +123,7 @@ class CpuOps(Ops):
         return out
 
     def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
-        for cache in kv_cache:
+        for cache in (kv_cache.key, kv_cache.value):
             cache.index_copy_(0, destination, cache.index_select(0, source))
 
     def decoder(

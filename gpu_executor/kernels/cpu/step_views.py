@@ -38,7 +38,7 @@ def view_cache(cache: LayerKVCache) -> CacheView:
         cache: key [num_blocks, num_kv_heads, head_dim, block_size], value [num_blocks, num_kv_heads, block_size,
             head_dim], contiguous.
     """
-    assert all(part.is_contiguous() for part in cache), "the paged memory is contiguous"
+    assert all(part.is_contiguous() for part in (cache.key, cache.value)), "the paged memory is contiguous"
     return CacheView(
         cache.key.data_ptr(), cache.value.data_ptr(), _ELEMENT_TYPES[cache.key.dtype], 0, cache.value.shape[2]
     )

@@ -20,25 +20,33 @@ _CHANNEL_MULTIPLE = 16
 _MIN_CHANNELS = 32
 
 
-def paged_attention(query: Tensor, kv_cache: LayerKVCache, plan: AttentionPlan, scale: float) -> Tensor:
+def paged_attention(
+    query: Tensor, kv_cache: LayerKVCache, plan: AttentionPlan, scale: float, soft_cap: float | None = None
+) -> Tensor:
     """See `Ops.paged_attention`; `plan` is made of its metadata, window and head counts."""
     output = torch.empty_like(query)
     scaled = query.float() * scale
     for group in plan.groups:
-        output.index_copy_(0, group.tokens, _attend(scaled, kv_cache, plan.shape, group).to(query.dtype))
+        output.index_copy_(0, group.tokens, _attend(scaled, kv_cache, plan.shape, group, soft_cap).to(query.dtype))
     return output
 
 
-def _attend(query: Tensor, kv_cache: LayerKVCache, shape: TileShape, group: TileGroup) -> Tensor:
+def _attend(
+    query: Tensor, kv_cache: LayerKVCache, shape: TileShape, group: TileGroup, soft_cap: float | None
+) -> Tensor:
     head_dim = query.shape[-1]
     steps = (group.num_tiles, shape.num_kv_heads, group.num_steps, shape.pairs)
     queries = _tile_queries(query, shape, group)
-    keys, values = _gather(kv_cache.key, group), _gather(kv_cache.value, group)
+    keys = _gather(kv_cache.key, group, kv_cache.key_scale)
+    values = _gather(kv_cache.value, group, kv_cache.value_scale)
     channels = max(_MIN_CHANNELS, -(-head_dim // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE)
     if channels != head_dim:
         queries, keys, values = (F.pad(part, (0, channels - head_dim)) for part in (queries, keys, values))
     queries = queries.unsqueeze(2).expand(*steps, channels).flatten(0, 2)
-    scores = torch.bmm(queries, keys.transpose(1, 2)).view(*steps, KEY_STEP).add_(group.mask)
+    scores = torch.bmm(queries, keys.transpose(1, 2)).view(*steps, KEY_STEP)
+    if soft_cap is not None:
+        scores = scores.div_(soft_cap).tanh_().mul_(soft_cap)
+    scores = scores.add_(group.mask)
     largest = scores.amax(dim=4).amax(dim=2)
     weights = scores.sub_(largest[:, :, None, :, None]).exp_()
     products = torch.bmm(weights.flatten(0, 2), values).view(*steps, channels)
@@ -68,7 +76,11 @@ def _untile(tiled: Tensor, shape: TileShape, group: TileGroup) -> Tensor:
     return rows.index_select(0, group.token_rows)
 
 
-def _gather(cache: Tensor, group: TileGroup) -> Tensor:
+def _gather(cache: Tensor, group: TileGroup, scale: float) -> Tensor:
     """Read a group's keys or values as they are stored: [num_tiles * num_kv_heads * num_steps, KEY_STEP, head_dim]."""
     head_dim = cache.shape[-1]
-    return cache.view(-1, head_dim).index_select(0, group.key_rows).view(-1, KEY_STEP, head_dim).float()
+    # An 8-bit dtype has no gather of its own.
+    bits = cache.view(torch.uint8) if cache.element_size() == 1 else cache
+    gathered = bits.view(-1, head_dim).index_select(0, group.key_rows).view(-1, KEY_STEP, head_dim)
+    values = gathered.view(cache.dtype).float()
+    return values if scale == 1.0 else values.mul_(scale)

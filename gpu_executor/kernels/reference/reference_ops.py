@@ -49,10 +49,11 @@ class ReferenceOps(Ops):
         *,
         scale: float,
         sliding_window: int | None,
+        soft_cap: float | None = None,
     ) -> Tensor:
         shape = TileShape.of(num_heads=query.shape[1], num_kv_heads=kv_cache.key.shape[1])
         plan = self._plan(metadata, shape, sliding_window)
-        return attention.paged_attention(query, kv_cache, plan, scale)
+        return attention.paged_attention(query, kv_cache, plan, scale, soft_cap)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_and_mul(gate_up)

@@ -31,7 +31,8 @@ def test_layers_have_the_shape_of_their_spec():
 
 def test_bytes_of_a_block_are_those_of_its_tensors():
     cache = make_cache(1, torch.bfloat16)
-    assert bytes_per_block(SPECS, 4, torch.bfloat16) == sum(tensor.nbytes for layer in cache.layers for tensor in layer)
+    num_bytes = sum(layer.key.nbytes + layer.value.nbytes for layer in cache.layers)
+    assert bytes_per_block(SPECS, 4, torch.bfloat16) == num_bytes
 
 
 def test_copies_reach_every_layer_and_read_before_they_write():

@@ -1,0 +1,1 @@
+"""Kernels for GPUs, written in Triton; on a CPU they are interpreted, which is what tests do."""

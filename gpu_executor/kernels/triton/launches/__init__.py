@@ -1,0 +1,1 @@
+"""The launch table, one file for each kind of kernel."""
