@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pagewire.ipc.channels import ClientId
-from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.config import EngineConfig, StepLimits
 from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, ProtocolError, RequestError
 from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, UtilityResult
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
@@ -48,19 +48,28 @@ class Engine:
     Args:
         config: as the engine was started.
         num_blocks: KV blocks that every executor allocates.
+        step_limits: how large a step may be on the executors' device.
         limits: bounds of a valid request; its max_model_len was settled by `fit_max_model_len`, so that any request
             can finish alone.
         executor_epoch: of the first executor; goes into every step, and results of another epoch are dropped.
     """
 
-    def __init__(self, config: EngineConfig, *, num_blocks: int, limits: RequestLimits, executor_epoch: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        num_blocks: int,
+        step_limits: StepLimits,
+        limits: RequestLimits,
+        executor_epoch: int,
+    ) -> None:
         self._limits = limits
         self._executor_epoch = executor_epoch
         self._has_priority = config.scheduler.scheduling_policy == "priority"
         self._max_steps_in_flight = 2 if config.scheduler.async_scheduling else 1
         cache = config.cache
         self._cache = CacheManager(num_blocks, cache.block_size, enable_prefix_caching=cache.enable_prefix_caching)
-        self._scheduler = Scheduler(config.scheduler, self._cache)
+        self._scheduler = Scheduler(step_limits, self._cache, target_itl_s=config.scheduler.target_itl_ms / 1000)
         self._admission = Admission(config.scheduler, self._scheduler.waiting)
         self._costs = StepCosts()
         self._outbox = Outbox()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagewire.checkpoint.model_config import ModelConfig
-from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.config import EngineConfig, StepLimits
 from pagewire.ipc.outputs import EngineInfo
 from pagewire.ipc.steps import ExecutorReady
 from pagewire.ipc.validation import RequestLimits
@@ -11,12 +11,13 @@ from pagewire.ipc.validation import RequestLimits
 from .kv.sizing import fit_max_model_len
 
 
-def request_limits(config: EngineConfig, model: ModelConfig, num_blocks: int) -> RequestLimits:
+def request_limits(config: EngineConfig, model: ModelConfig, step_limits: StepLimits, num_blocks: int) -> RequestLimits:
     """Return the bounds of a valid request.
 
     Args:
         config: as the engine was started.
         model: what is served.
+        step_limits: of the executors' device.
         num_blocks: of the pool, which any one request has to fit.
 
     Raises:
@@ -29,19 +30,25 @@ def request_limits(config: EngineConfig, model: ModelConfig, num_blocks: int) ->
         vocab_size=model.tokenizer_size,
         max_logprobs=config.model.max_logprobs,
         has_priorities=config.scheduler.scheduling_policy == "priority",
-        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_seqs=step_limits.max_num_seqs,
     )
 
 
 def engine_info(
-    config: EngineConfig, model: ModelConfig, limits: RequestLimits, executor: ExecutorReady, loading_s: float
+    config: EngineConfig,
+    model: ModelConfig,
+    step_limits: StepLimits,
+    limits: RequestLimits,
+    executor: ExecutorReady,
+    loading_s: float,
 ) -> EngineInfo:
     """Return what a client must know of the engine.
 
     Args:
         config: as the engine was started.
         model: what is served.
-        limits: of its requests.
+        step_limits: of the executors' device.
+        limits: of the engine's requests.
         executor: the first one's answer to `LoadModel`.
         loading_s: seconds from the core's start until that answer.
     """
@@ -61,8 +68,8 @@ def engine_info(
         dtype=executor.dtype,
         kv_cache_dtype=executor.kv_cache_dtype,
         scheduling_policy=config.scheduler.scheduling_policy,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_seqs=step_limits.max_num_seqs,
+        max_num_batched_tokens=step_limits.max_num_batched_tokens,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         seed=config.model.seed,
         startup=(("start executor process", max(process_s, 0.0)), *executor.startup),

@@ -249,16 +249,21 @@ class EngineCore:
             self._tell_stats(self._engine, now)
             return
         config, model = self._config, self._model
+        step_limits = config.scheduler.step_limits(executor.device)
         try:
-            limits = request_limits(config, model, executor.num_blocks)
+            limits = request_limits(config, model, step_limits, executor.num_blocks)
         except StartError as exc:
             self._failure = exc
             return
         engine = self._engine = Engine(
-            config, num_blocks=executor.num_blocks, limits=limits, executor_epoch=executor.executor_epoch
+            config,
+            num_blocks=executor.num_blocks,
+            step_limits=step_limits,
+            limits=limits,
+            executor_epoch=executor.executor_epoch,
         )
         self._trace_steps(engine)
-        info = engine_info(config, model, limits, executor, now - self._started)
+        info = engine_info(config, model, step_limits, limits, executor, now - self._started)
         self._ready = Ready(
             protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info, engine_id=self._engine_id
         )

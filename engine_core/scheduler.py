@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pagewire.ipc.config import SchedulerConfig
+from pagewire.ipc.config import StepLimits
 
 from .kv.cache_manager import CacheManager, Extension
 from .preemption import choose_victim, preempt
@@ -71,12 +71,12 @@ class Scheduler:
         prefix_cache_queries, prefix_cache_hits: counters, in tokens, of first admissions.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: CacheManager) -> None:
-        self._max_num_batched_tokens = config.max_num_batched_tokens
-        self._target_itl_s = config.target_itl_ms / 1000
+    def __init__(self, limits: StepLimits, cache: CacheManager, *, target_itl_s: float) -> None:
+        self._max_num_batched_tokens = limits.max_num_batched_tokens
+        self._target_itl_s = target_itl_s
         # Every running child gets a token a step: more of them than the budget has would leave the last ones waiting
         # amid their answers.
-        self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self.max_num_seqs = min(limits.max_num_seqs, limits.max_num_batched_tokens)
         self._cache = cache
         self.waiting = WaitingQueue()
         self.running: dict[Child, None] = {}

@@ -13,7 +13,7 @@ import torch
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
-from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.config import EngineConfig, StepLimits
 from pagewire.ipc.errors import MachineError
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
@@ -23,7 +23,8 @@ from .batch.kv_cache import KVCache, bytes_per_block
 from .batch.step_plan import RowLimits
 from .compute_dtype import compute_dtype, describe_dtypes, resolve_dtype
 from .host_limits import HostLimits
-from .kernels.ops import Ops, select_ops
+from .kernels.ops import Ops
+from .kernels.select import select_ops
 from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, estimate_workspace, size_pool
 from .model_runner import ModelRunner
 from .models.base import Model
@@ -81,6 +82,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     """
     config = message.config
     device = torch.device("cpu")
+    limits = config.scheduler.step_limits(device.type)
     with startup.phase("model configuration"):
         model_config = load_model_config(Path(config.model.model_path or config.model.model))
         ops = _select_ops(config, host)
@@ -101,9 +103,9 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         use = MemoryUse(
             weights=max(0, host.resident_bytes() - resident_before),
             runtime=resident_before,
-            workspace=estimate_workspace(model_config, config.scheduler, dtype, widens=not ops.has_float32_activations),
+            workspace=estimate_workspace(model_config, limits, dtype, widens=not ops.has_float32_activations),
         )
-        num_blocks, budget = _settle_blocks(message, model_config, model, kv_dtype, use, host)
+        num_blocks, budget = _settle_blocks(message, limits, model_config, model, kv_dtype, use, host)
         kv_cache = KVCache(
             model.kv_cache_specs(),
             num_blocks=num_blocks,
@@ -112,7 +114,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
             device=device,
             ops=ops,
         )
-        runner = _make_runner(config, model_config, model, kv_cache, ops, device)
+        runner = _make_runner(limits, model_config, model, kv_cache, ops, device)
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
     ready = ExecutorReady(
@@ -168,6 +170,7 @@ def _build_model(
 
 def _settle_blocks(
     message: LoadModel,
+    limits: StepLimits,
     model_config: ModelConfig,
     model: Model,
     kv_dtype: torch.dtype,
@@ -185,13 +188,13 @@ def _settle_blocks(
         host.memory(),
         use,
         block_bytes=block_bytes,
-        max_blocks=blocks_ever_needed(config.scheduler.max_num_seqs, max_model_len, config.cache.block_size),
+        max_blocks=blocks_ever_needed(limits.max_num_seqs, max_model_len, config.cache.block_size),
     )
     return budget.num_blocks, budget.describe()
 
 
 def _make_runner(
-    config: EngineConfig,
+    limits: StepLimits,
     model_config: ModelConfig,
     model: Model,
     kv_cache: KVCache,
@@ -199,13 +202,13 @@ def _make_runner(
     device: torch.device,
 ) -> ModelRunner:
     num_drawable = min(model_config.tokenizer_size, model_config.vocab_size)
-    limits = RowLimits(
+    row_limits = RowLimits(
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
         vocab_size=model_config.vocab_size,
         num_drawable=num_drawable,
     )
-    batch = InputBatch(config.scheduler.max_num_seqs, limits, device)
+    batch = InputBatch(limits.max_num_seqs, row_limits, device)
     return ModelRunner(model, kv_cache, batch, Sampler(num_drawable, ops))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pagewire.checkpoint.model_config import ModelConfig
-from pagewire.ipc.config import CacheConfig, SchedulerConfig
+from pagewire.ipc.config import CacheConfig, StepLimits
 from pagewire.ipc.errors import MachineError
 
 from .host_limits import HostMemory
@@ -152,7 +152,7 @@ def blocks_ever_needed(max_num_seqs: int, max_model_len: int, block_size: int) -
 
 
 def estimate_workspace(
-    model: ModelConfig, scheduler: SchedulerConfig, dtype: torch.dtype | None, *, widens: bool = True
+    model: ModelConfig, limits: StepLimits, dtype: torch.dtype | None, *, widens: bool = True
 ) -> int:
     """Return the bytes that the largest step needs besides weights and KV.
 
@@ -162,15 +162,15 @@ def estimate_workspace(
 
     Args:
         model: the shapes.
-        scheduler: the largest step.
+        limits: the largest step.
         dtype: what the weights are stored in; None: as in the checkpoint.
         widens: the kernels make a whole matrix fp32 before they multiply by it, if it has another dtype.
     """
-    tokens = scheduler.max_num_batched_tokens
+    tokens = limits.max_num_batched_tokens
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     activations = tokens * (4 * model.hidden_size + 3 * qkv + 4 * model.intermediate_size)
     attention = _ATTENTION_KEYS * model.num_kv_heads * (2 * model.head_dim + _SCORES_PER_KEY)
-    logits_rows = max(min(scheduler.max_num_seqs, tokens), PROMPT_LOGPROBS_ROWS)
+    logits_rows = max(min(limits.max_num_seqs, tokens), PROMPT_LOGPROBS_ROWS)
     # Logits and their processed copy; a draw over the whole vocabulary keeps some twenty 64-bit numbers a token.
     sampling = (2 * logits_rows + 2 * 20) * model.vocab_size
     widest = max(model.vocab_size, 2 * model.intermediate_size, qkv) * model.hidden_size

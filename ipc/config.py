@@ -123,13 +123,42 @@ class CacheConfig(_Config, frozen=True, kw_only=True):
             raise ConfigError(f"--num-gpu-blocks-override {self.num_gpu_blocks_override} must be at least 1.")
 
 
+class StepLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a step may be, once the device that computes it is known.
+
+    Attributes:
+        max_num_seqs: requests that run at once.
+        max_num_batched_tokens: tokens of a step, all requests together.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+# A CPU prefills some hundred tokens in the time that a decode may wait. A GPU is only busy with thousands of them, and
+# each request more that runs beside the others takes it next to no time.
+CPU_STEP_LIMITS = StepLimits(max_num_seqs=128, max_num_batched_tokens=512)
+GPU_STEP_LIMITS = StepLimits(max_num_seqs=256, max_num_batched_tokens=8192)
+
+
 class SchedulerConfig(_Config, frozen=True, kw_only=True):
     """How requests share steps."""
 
-    max_num_seqs: Annotated[int, Meta(description="Most requests that run at once.")] = 128
+    max_num_seqs: Annotated[
+        int | None,
+        Meta(
+            description="Most requests that run at once. "
+            f"Default: {CPU_STEP_LIMITS.max_num_seqs} on a CPU, {GPU_STEP_LIMITS.max_num_seqs} on a GPU."
+        ),
+    ] = None
     max_num_batched_tokens: Annotated[
-        int, Meta(description="Token budget of a step; longer prompts are prefilled in chunks.")
-    ] = 512
+        int | None,
+        Meta(
+            description="Token budget of a step; longer prompts are prefilled in chunks. "
+            f"Default: {CPU_STEP_LIMITS.max_num_batched_tokens} on a CPU, "
+            f"{GPU_STEP_LIMITS.max_num_batched_tokens} on a GPU."
+        ),
+    ] = None
     target_itl_ms: Annotated[
         float,
         Meta(
@@ -157,12 +186,26 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
         ):
             if most < 0:
                 raise ConfigError(f"{flag} {most} must be at least 1, or 0 for no limit.")
-        if self.max_num_seqs < 1:
+        if self.max_num_seqs is not None and self.max_num_seqs < 1:
             raise ConfigError(f"--max-num-seqs {self.max_num_seqs} must be at least 1.")
-        if self.max_num_batched_tokens < 1:
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
             raise ConfigError(f"--max-num-batched-tokens {self.max_num_batched_tokens} must be at least 1.")
         if not 0 <= self.target_itl_ms < math.inf:
             raise ConfigError(f"--target-itl-ms {self.target_itl_ms} must be 0 or a positive number of milliseconds.")
+
+    def step_limits(self, device: str) -> StepLimits:
+        """Return how large a step may be: what was given, and the device's defaults for the rest.
+
+        Args:
+            device: the type of the device that the model runs on, "cpu" or "cuda"; never "auto".
+        """
+        defaults = GPU_STEP_LIMITS if device == "cuda" else CPU_STEP_LIMITS
+        return StepLimits(
+            max_num_seqs=defaults.max_num_seqs if self.max_num_seqs is None else self.max_num_seqs,
+            max_num_batched_tokens=(
+                defaults.max_num_batched_tokens if self.max_num_batched_tokens is None else self.max_num_batched_tokens
+            ),
+        )
 
 
 class ParallelConfig(_Config, frozen=True, kw_only=True):

@@ -173,7 +173,8 @@ def _engine(num_requests: int) -> Engine:
         max_num_seqs=num_requests,
     )
     num_blocks = num_requests * MAX_MODEL_LEN // config.cache.block_size // 2
-    return Engine(config, num_blocks=num_blocks, limits=limits, executor_epoch=1)
+    step_limits = config.scheduler.step_limits("cpu")
+    return Engine(config, num_blocks=num_blocks, step_limits=step_limits, limits=limits, executor_epoch=1)
 
 
 def _request(request_id: int, num_prompt_tokens: int) -> AddRequest:

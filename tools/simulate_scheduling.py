@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from pagewire.engine_core.engine import Engine
 from pagewire.ipc.channels import ClientId
-from pagewire.ipc.config import EngineConfig, SchedulerConfig
+from pagewire.ipc.config import CPU_STEP_LIMITS, EngineConfig, SchedulerConfig
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, RowResult, StepResult
@@ -98,10 +98,17 @@ class Simulation:
 
     def __init__(self, workload: str, config: SchedulerConfig, times: StepTimes, seed: int) -> None:
         num_clients, requests = plan(workload, seed)
+        step_limits = config.step_limits("cpu")
         limits = RequestLimits(
-            max_model_len=4096, vocab_size=VOCAB_SIZE, max_logprobs=20, has_priorities=False, max_num_seqs=128
+            max_model_len=4096,
+            vocab_size=VOCAB_SIZE,
+            max_logprobs=20,
+            has_priorities=False,
+            max_num_seqs=step_limits.max_num_seqs,
         )
-        self._engine = Engine(EngineConfig(scheduler=config), num_blocks=4096, limits=limits, executor_epoch=1)
+        self._engine = Engine(
+            EngineConfig(scheduler=config), num_blocks=4096, step_limits=step_limits, limits=limits, executor_epoch=1
+        )
         self._times = times
         self._rng = random.Random(seed)
         self._events: list[tuple[float, int, AddRequest | StepResult]] = []
@@ -170,7 +177,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", nargs="+", default=WORKLOADS, choices=WORKLOADS)
     parser.add_argument("--target-itl-ms", type=float, nargs="+", default=[SchedulerConfig().target_itl_ms])
-    parser.add_argument("--max-num-batched-tokens", type=int, default=SchedulerConfig().max_num_batched_tokens)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=CPU_STEP_LIMITS.max_num_batched_tokens)
     parser.add_argument("--noise", type=float, default=StepTimes().noise)
     parser.add_argument("--seeds", type=int, nargs="+", default=[7, 8, 9], help="the runs of a line, averaged")
     args = parser.parse_args()

@@ -94,6 +94,12 @@ def build_driver(
         has_priorities=policy == "priority",
         max_num_seqs=max_num_seqs,
     )
-    engine = Engine(config, num_blocks=num_blocks, limits=limits, executor_epoch=1)
+    engine = Engine(
+        config,
+        num_blocks=num_blocks,
+        step_limits=config.scheduler.step_limits("cpu"),
+        limits=limits,
+        executor_epoch=1,
+    )
     executor = FakeExecutor(num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, fails=fails)
     return EngineDriver(engine, executor, max_model_len=max_model_len)

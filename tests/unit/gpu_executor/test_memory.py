@@ -15,7 +15,7 @@ from pagewire.gpu_executor.memory import (
     estimate_workspace,
     size_pool,
 )
-from pagewire.ipc.config import CacheConfig, SchedulerConfig
+from pagewire.ipc.config import CacheConfig, StepLimits
 from pagewire.ipc.errors import MachineError
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -88,22 +88,21 @@ def test_budget_is_one_line_with_all_its_parts():
 def test_work_space_grows_with_the_largest_step():
     model = load_model_config(tiny_checkpoint())
     large = msgspec.structs.replace(model, vocab_size=150_000, tokenizer_size=150_000)
-    base = estimate_workspace(large, SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512), torch.float32)
+    small = StepLimits(max_num_seqs=64, max_num_batched_tokens=512)
+    base = estimate_workspace(large, small, torch.float32)
     # Logits of 64 rows exist twice while they are processed.
     assert base > 2 * 64 * 150_000 * 4
-    for options in ({"max_num_seqs": 256, "max_num_batched_tokens": 512}, {"max_num_batched_tokens": 4096}):
-        assert estimate_workspace(large, SchedulerConfig(**{"max_num_seqs": 64, **options}), torch.float32) > base
+    for options in ({"max_num_seqs": 256}, {"max_num_batched_tokens": 4096}):
+        assert estimate_workspace(large, msgspec.structs.replace(small, **options), torch.float32) > base
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_work_space_holds_the_widest_matrix_while_it_is_widened(dtype):
     model = msgspec.structs.replace(load_model_config(tiny_checkpoint()), vocab_size=150_000)
-    scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=512)
+    limits = StepLimits(max_num_seqs=64, max_num_batched_tokens=512)
     widened = 150_000 * model.hidden_size * 4
-    assert estimate_workspace(model, scheduler, dtype) == estimate_workspace(model, scheduler, torch.float32) + widened
-    assert estimate_workspace(model, scheduler, dtype, widens=False) == estimate_workspace(
-        model, scheduler, torch.float32
-    )
+    assert estimate_workspace(model, limits, dtype) == estimate_workspace(model, limits, torch.float32) + widened
+    assert estimate_workspace(model, limits, dtype, widens=False) == estimate_workspace(model, limits, torch.float32)
 
 
 def test_weights_that_can_not_fit_are_refused_before_they_are_read():

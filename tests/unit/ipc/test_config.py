@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pagewire.ipc.config import (
     CacheConfig,
@@ -10,6 +11,7 @@ from pagewire.ipc.config import (
     ParallelConfig,
     SchedulerConfig,
     ServerConfig,
+    StepLimits,
 )
 from pagewire.ipc.errors import ConfigError
 
@@ -58,8 +60,8 @@ def test_a_config_is_never_changed_in_place():
 def test_an_unknown_or_mistyped_value_is_refused():
     with pytest.raises(msgspec.ValidationError, match="max_nums"):
         msgspec.convert({"max_nums": 1}, SchedulerConfig)
-    with pytest.raises(msgspec.ValidationError, match="fp8"):
-        msgspec.convert({"kv_cache_dtype": "fp8"}, CacheConfig)
+    with pytest.raises(msgspec.ValidationError, match="fp4"):
+        msgspec.convert({"kv_cache_dtype": "fp4"}, CacheConfig)
     with pytest.raises(msgspec.ValidationError, match="max_logprobs"):
         msgspec.convert({"model": {"max_logprobs": -2}}, EngineConfig)
 
@@ -71,3 +73,16 @@ def test_a_config_travels_to_an_executor_unchanged():
         scheduler=SchedulerConfig(max_num_seqs=3, scheduling_policy="priority"),
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=EngineConfig) == config
+
+
+def test_a_step_is_as_large_as_the_device_makes_worth_while():
+    assert SchedulerConfig().step_limits("cpu") == StepLimits(max_num_seqs=128, max_num_batched_tokens=512)
+    assert SchedulerConfig().step_limits("cuda") == StepLimits(max_num_seqs=256, max_num_batched_tokens=8192)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_given_size_of_a_step_holds_on_any_device(device: str):
+    limits = SchedulerConfig(max_num_seqs=7).step_limits(device)
+    assert limits == replace(SchedulerConfig().step_limits(device), max_num_seqs=7)
+    limits = SchedulerConfig(max_num_batched_tokens=9).step_limits(device)
+    assert limits == replace(SchedulerConfig().step_limits(device), max_num_batched_tokens=9)

@@ -23,7 +23,7 @@ def test_the_table_of_flags_is_current(name: str):
 def test_the_command_line_page_shows_the_table():
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert BEGIN in text
-    assert "| `--max-num-seqs` | `128` |" in text
+    assert "| `--block-size` | `16` |" in text
 
 
 def test_the_readme_names_only_flags_that_there_are():
