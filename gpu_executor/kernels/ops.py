@@ -1,8 +1,8 @@
 """The op list: everything that a model may ask of a device, one signature each.
 
-A backend is a subclass of `Ops`, chosen once at start by `select_ops` and handed to the model's layers, which call it
-and never ask which it is. The small ops must be written by every backend. The blocks, and the decoder of all layers,
-are composed from them here; a backend that gains by fusing a whole block, or all of them, overrides it.
+A backend is a subclass of `Ops`, chosen once at start by `select_ops` (select.py) and handed to the model's layers,
+which call it and never ask which it is. The small ops must be written by every backend. The blocks, and the decoder of
+all layers, are composed from them here; a backend that gains by fusing a whole block, or all of them, overrides it.
 
 Every op keeps rows apart: a token's result has the same bits whatever other tokens share the call, however its
 request was cut into chunks, and whatever lies in KV blocks that are not its own.
@@ -10,7 +10,6 @@ request was cut into chunks, and whatever lies in KV blocks that are not its own
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,15 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pagewire.ipc.errors import ConfigError
-
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from .draws import OutputRows
 from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
 from .sampling_ops import SamplingOps
-
-logger = logging.getLogger(__name__)
 
 
 class KVCacheShape(NamedTuple):
@@ -312,40 +307,3 @@ class Ops(SamplingOps, ABC):
         if residual is None:
             return self.rms_norm(hidden, weight, eps), hidden
         return self.add_rms_norm(hidden, residual, weight, eps)
-
-
-def select_ops(name: str, *, num_threads: int = 1, instruction_set: str = "auto") -> Ops:
-    """Return the backend of that name: the one place where a backend is chosen.
-
-    Args:
-        name: "cpu" (compiled kernels), "reference" (plain torch, runs anywhere), or "auto": the fastest that this
-            machine has.
-        num_threads: that compiled kernels run on.
-        instruction_set: of compiled kernels; "auto": the best that the CPU has.
-
-    Raises:
-        ConfigError: if there is no such backend, or it can't run here.
-        MachineError: if the compiled kernels are older than their sources.
-    """
-    # A backend may need a compiled extension or a GPU library: it is imported only when it is the one.
-    if name in ("auto", "cpu"):
-        from .cpu.cpu_ops import CpuOps
-        from .cpu.native_library import LibraryMissing
-
-        try:
-            return CpuOps(num_threads, instruction_set)
-        except LibraryMissing as exc:
-            if name == "cpu":
-                raise ConfigError(f"--kernels cpu: {exc}.", param="kernels") from exc
-            logger.warning("running on the reference kernels, which are many times slower: %s", exc)
-    elif name != "reference":
-        raise ConfigError(f"kernels {name!r} are unknown: use auto, cpu or reference", param="kernels")
-    from .reference.reference_ops import ReferenceOps
-
-    if instruction_set != "auto":
-        raise ConfigError(
-            f"--cpu-instruction-set {instruction_set}: the reference kernels know none; leave it out, or install the "
-            "compiled kernels",
-            param="cpu_instruction_set",
-        )
-    return ReferenceOps()

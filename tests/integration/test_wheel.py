@@ -83,7 +83,7 @@ def test_the_wheel_holds_the_kernels_compiled_and_serves_any_python(wheel: Path)
 
 def test_the_installed_kernels_run(installed: Path, tmp_path: Path):
     code = (
-        "import torch; from pagewire.gpu_executor.kernels.ops import select_ops;"
+        "import torch; from pagewire.gpu_executor.kernels.select import select_ops;"
         "ops = select_ops('cpu', num_threads=2);"
         "print(ops.describe(), ops.silu_and_mul(torch.zeros(1, 4)).tolist())"
     )
@@ -96,7 +96,7 @@ def test_without_a_compiler_the_package_installs_and_runs_on_the_reference(
     without_kernels = build_wheel(tmp_path_factory, CXX="/no/such/compiler")
     pip("install", "--no-deps", "--no-index", "--target", str(tmp_path / "installed"), str(without_kernels))
     code = (
-        "import logging; from pagewire.gpu_executor.kernels.ops import select_ops;"
+        "import logging; from pagewire.gpu_executor.kernels.select import select_ops;"
         "logging.basicConfig(format='%(message)s'); print(select_ops('auto').name)"
     )
     assert run_outside(tmp_path / "installed", tmp_path, "-c", code) == "reference\n"

@@ -14,7 +14,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.gpu_executor.batch.input_batch import InputBatch
 from pagewire.gpu_executor.batch.kv_cache import KVCache
 from pagewire.gpu_executor.batch.step_plan import RowLimits
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.model_runner import ModelRunner
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model

@@ -11,8 +11,8 @@ from pagewire.gpu_executor.compute_dtype import (
     describe_dtypes,
     resolve_dtype,
 )
-from pagewire.gpu_executor.kernels.ops import select_ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.ipc.errors import ConfigError
 from tests.support.tiny_model import tiny_checkpoint
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.step_profile import trace_runner
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.step_trace import StepTrace, begin_trace_file, end_trace_file

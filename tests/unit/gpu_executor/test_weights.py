@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.formats.checkpoint_tensor import CheckpointTensor
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.layers.weight_target import WeightTarget
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model

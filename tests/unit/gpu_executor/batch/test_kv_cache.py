@@ -8,7 +8,7 @@ import torch
 from pagewire.checkpoint.model_config import LayerKind
 from pagewire.gpu_executor.batch.kv_cache import KVCache, bytes_per_block
 from pagewire.gpu_executor.host_limits import HostLimits
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec
 from pagewire.ipc.errors import MachineError
 

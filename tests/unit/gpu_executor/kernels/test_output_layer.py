@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pagewire.gpu_executor.kernels.layouts import DenseWeight
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 
 OPS = select_ops("reference")
 GENERATOR = torch.Generator().manual_seed(5)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.layers.build_context import BuildContext
 from pagewire.gpu_executor.layers.linear import FusedLinear, Shard
 from pagewire.gpu_executor.quantization.dense import DenseMethod

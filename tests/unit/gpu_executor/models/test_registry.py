@@ -9,7 +9,7 @@ import torch
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import LayerKind
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pagewire.checkpoint.loading import load_model_config
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights
 from tests.support.paged import Chunk, nan_filled_cache, paged_step

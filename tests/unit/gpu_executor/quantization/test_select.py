@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from pagewire.checkpoint.loading import load_model_config
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.quantization.dense import DenseMethod
 from pagewire.gpu_executor.quantization.select import select_quant_method
 from pagewire.ipc.errors import ConfigError

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.sampling.logprobs import prompt_token_logprobs, token_logprobs
 from pagewire.ipc.errors import EngineError
 

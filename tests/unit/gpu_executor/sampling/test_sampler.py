@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagewire.gpu_executor.kernels.draws import OutputRows
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
 from pagewire.gpu_executor.sampling.logits_processors import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler

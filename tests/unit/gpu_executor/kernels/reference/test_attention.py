@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from pagewire.checkpoint.model_config import LayerKind
-from pagewire.gpu_executor.kernels.ops import select_ops
+from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 
