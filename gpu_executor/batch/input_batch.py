@@ -49,12 +49,14 @@ class StepInputs:
         metadata: where they sit. Its logits_indices are those of the draws, in row order, then of the prompt spans.
         draw_rows: rows (indices into the step's rows) that draw, in order.
         prompt_spans: positions that want prompt logprobs.
+        is_decode: whether each row computes one token and draws from it.
     """
 
     input_ids: Tensor
     metadata: ForwardMetadata
     draw_rows: Sequence[int]
     prompt_spans: Sequence[PromptSpan]
+    is_decode: bool = False
 
 
 class InputBatch:
@@ -153,7 +155,9 @@ class InputBatch:
             self._decode_step = step
         input_ids, metadata = step.build(rows)
         # A row that draws has no prompt position left whose next token is not drawn.
-        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=range(len(rows)), prompt_spans=())
+        return StepInputs(
+            input_ids=input_ids, metadata=metadata, draw_rows=range(len(rows)), prompt_spans=(), is_decode=True
+        )
 
     def _build(self, rows: Sequence[ScheduledRow], indices: np.ndarray) -> StepInputs:
         computed = np.array([row.num_computed_tokens for row in rows], dtype=np.int64)

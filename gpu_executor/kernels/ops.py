@@ -40,12 +40,15 @@ class Ops(SamplingOps, ABC):
         has_float32_activations: activations are float32, whatever the weights are stored in; otherwise they have the
             dtype of the dense weights.
         has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
+        draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
+            tokens are drawn there, and the next step takes them from there.
     """
 
     name: str
     keeps_quantized_weights: bool = False
     has_float32_activations: bool = False
     has_own_threads: bool = False
+    draws_on_device: bool = False
 
     def describe(self) -> str:
         """Return what runs the ops, for people."""
