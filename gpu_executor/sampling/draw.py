@@ -22,6 +22,7 @@ class RowSampling:
         child: half of the noise key.
         temperature: None for greedy.
         needs_logits: whether the row's best token alone does not settle what it gets.
+        reads_token_ids: whether a draw depends on the tokens before it, and not only on their number.
     """
 
     sampling: Sampling
@@ -30,6 +31,7 @@ class RowSampling:
     filters: Filters
     processors: tuple[LogitsProcessor, ...]
     needs_logits: bool
+    reads_token_ids: bool
 
     @classmethod
     def prepare(cls, sampling: Sampling, child: int, vocab_size: int) -> RowSampling:
@@ -50,6 +52,7 @@ class RowSampling:
             filters=Filters(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p),
             processors=processors,
             needs_logits=not is_greedy or bool(processors) or sampling.num_logprobs is not None,
+            reads_token_ids=any(processor.reads_token_ids for processor in processors),
         )
 
 
@@ -58,7 +61,8 @@ class Draw(NamedTuple):
 
     Attributes:
         row_sampling: the request's parameters.
-        history: the tokens before the draw; None where nothing reads them, for a row that needs no logits.
+        history: the tokens before the draw; None where nothing reads them, for a row that needs no logits. Those that
+            are not known yet are -1 there: only rows whose `reads_token_ids` is not set have any.
         num_draws: draws from this one row: for children row_sampling.child, +1, ...
     """
 

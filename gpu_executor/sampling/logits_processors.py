@@ -48,9 +48,12 @@ class LogitsProcessor(Protocol):
 
     Attributes:
         arguments: the fields of `Sampling` that it reads.
+        reads_token_ids: whether it looks at the tokens before the draw, and not only at their number: then it can't be
+            applied before they are known.
     """
 
     arguments: ClassVar[tuple[str, ...]]
+    reads_token_ids: ClassVar[bool]
 
     @classmethod
     def from_sampling(cls, sampling: Sampling, vocab_size: int) -> Self | None:
@@ -72,6 +75,7 @@ class AllowedTokens:
     """Draw from a list of tokens alone."""
 
     arguments: ClassVar[tuple[str, ...]] = ("allowed_token_ids",)
+    reads_token_ids: ClassVar[bool] = False
 
     def __init__(self, token_ids: Tensor) -> None:
         self._token_ids = token_ids
@@ -95,6 +99,7 @@ class BadWords:
     """Mask the token that would complete a forbidden sequence in the output."""
 
     arguments: ClassVar[tuple[str, ...]] = ("bad_words_token_ids",)
+    reads_token_ids: ClassVar[bool] = True
 
     def __init__(self, last_ids_by_prefix: dict[tuple[int, ...], list[int]]) -> None:
         self._last_ids_by_prefix = last_ids_by_prefix
@@ -126,6 +131,7 @@ class MinTokens:
     """Mask the end tokens until enough tokens are there."""
 
     arguments: ClassVar[tuple[str, ...]] = ("min_tokens", "end_token_ids")
+    reads_token_ids: ClassVar[bool] = False
 
     def __init__(self, min_tokens: int, end_token_ids: Tensor) -> None:
         self._min_tokens = min_tokens
@@ -148,6 +154,7 @@ class LogitBias:
     """Add a constant to single tokens."""
 
     arguments: ClassVar[tuple[str, ...]] = ("logit_bias",)
+    reads_token_ids: ClassVar[bool] = False
 
     def __init__(self, token_ids: Tensor, biases: Tensor) -> None:
         self._token_ids = token_ids
@@ -174,6 +181,7 @@ class Penalties:
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+    reads_token_ids: ClassVar[bool] = True
 
     def __init__(self, repetition: float, frequency: float, presence: float) -> None:
         self._repetition = repetition

@@ -52,6 +52,9 @@ class Drawing(Protocol):
             model: has the output layer.
             hidden: [num_rows, hidden_size], what `Model.forward` gave for the rows that draw.
             draws: one a row.
-            logits: [num_rows, vocab_size] float32, if a captured graph has computed them already.
+            logits: [num_rows, vocab_size] float32, if a captured graph has computed them already. They are its own
+                buffer, good for what is launched here; the graph's next replay overwrites them.
+
+        The next step's draws may begin before these are collected; steps are collected in the order they began.
         """
         ...
