@@ -31,7 +31,7 @@ _NOT_YET: Mapping[str, str] = {
         ("tokenizer tokenizer-mode tokenizer-revision skip-tokenizer-init", "the tokenizer is the model's own"),
         ("hf-overrides hf-config-path config-format", "the model's config is taken as it is"),
         ("hf-token", "set HF_TOKEN in the environment"),
-        ("load-format model-loader-extra-config model-impl", "the format of the weights is found by looking"),
+        ("model-loader-extra-config model-impl", "the format of the weights is found by looking"),
         ("override-generation-config", "send the values with the requests"),
         ("default-chat-template-kwargs", "send chat_template_kwargs with the requests"),
         ("chat-template-content-format response-role", "--chat-template sets the template"),
@@ -61,7 +61,6 @@ _NOT_YET: Mapping[str, str] = {
         ("otlp-traces-endpoint collect-detailed-traces kv-cache-metrics cudagraph-metrics", "traces"),
         ("long-prefill-token-threshold max-num-partial-prefills max-long-partial-prefills stream-interval watermark",
          "the scheduler shares steps by --max-num-batched-tokens and --max-num-seqs"),
-        ("batch-invariant", "it needs a GPU; on a CPU answers never depend on the batch"),
     )
     for flag in flags.split()
 }  # fmt: skip
@@ -69,12 +68,11 @@ _NOT_YET: Mapping[str, str] = {
 # Flag -> why nobody needs it here. These are not to come.
 _NEEDLESS: Mapping[str, str] = {
     "enable-chunked-prefill": "long prompts are always prefilled in chunks (--max-num-batched-tokens)",
-    "enforce-eager": "there is no graph capture to turn off",
     "compilation-config": "nothing is compiled at start",
     "cc": "nothing is compiled at start",
     "O": "nothing is compiled at start",
-    "cudagraph-capture-sizes": "nothing is captured at start",
-    "max-cudagraph-capture-size": "nothing is captured at start",
+    "cudagraph-capture-sizes": "graphs are captured for the batches that come; --enforce-eager turns them off",
+    "max-cudagraph-capture-size": "graphs are captured for the batches that come; --enforce-eager turns them off",
     "max-num-queued-reqs": "the waiting queue is always bounded; its flag is --max-waiting-requests",
     "max-num-queued-tokens": "the waiting queue is always bounded; its flag is --max-waiting-tokens",
     "swap-space": "a preempted request is recomputed, mostly from the prefix cache",
@@ -152,8 +150,18 @@ _BENCH_COMMANDS_NOT_YET = ("sweep", "mm-processor")
 
 # Field -> word -> what to say of it; see Choice.
 REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
-    "kv_cache_dtype": dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "int8"), "8-bit KV is not built"),
-    "device": dict.fromkeys(("cuda", "gpu", "rocm", "xpu", "mps", "tpu", "hpu"), "this version computes on CPUs"),
+    "kv_cache_dtype": dict.fromkeys(("fp8_inc", "fp8_ds_mla", "int8", "nvfp4"), "8-bit KV is fp8, e4m3 or e5m2"),
+    "device": dict.fromkeys(("xpu", "mps", "tpu", "hpu"), "it computes on CPUs and on GPUs of NVIDIA and AMD"),
+    "load_format": dict.fromkeys(
+        ("pt", "npcache", "safetensors", "gguf", "mistral", "bitsandbytes", "tensorizer", "sharded_state",
+         "runai_streamer", "runai_streamer_sharded", "fastsafetensors"),
+        "the format of the weights is found by looking",
+    ),
+    "attention_backend": dict.fromkeys(
+        ("torch_sdpa", "flex_attention", "flashattn_mla", "flashinfer_mla", "flashmla", "cutlass_mla", "triton_mla",
+         "rocm_attn", "rocm_aiter_fa", "rocm_aiter_unified_attn", "xformers", "tree_attn"),
+        "triton serves every device",
+    ),
     "backend": dict.fromkeys(
         ("sglang", "tgi", "tensorrt-llm", "lmdeploy", "llama.cpp", "deepspeed-mii", "scalellm"),
         "openai is for any server with OpenAI's API",
@@ -163,13 +171,14 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
         "there is no reader for it",
     ),
-    "kernels": {"triton": "GPU kernels"},
-}
+}  # fmt: skip
 
 # Field -> other spelling -> the word that the config has.
 CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
     "kv_cache_dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
+    "device": {"gpu": "cuda", "rocm": "cuda", "hip": "cuda"},
+    "attention_backend": {"triton_attn": "triton", "flash-attn": "flash_attn"},
     "log_level": {"warn": "warning"},
     "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),
 }

@@ -92,6 +92,11 @@ def test_underscores_are_dashes():
     )
 
 
+@pytest.mark.parametrize("word", ["cuda", "GPU", "rocm"])
+def test_gpus_of_either_maker_are_one_device(word: str):
+    assert serve("--device", word)[0].model.device == "cuda"
+
+
 @pytest.mark.parametrize("text", ["auto", "-1", "AUTO"])
 def test_an_automatic_model_length_is_the_default(text: str):
     assert serve("--max-model-len", text)[0].model.max_model_len is None
@@ -151,8 +156,10 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["serve", "--gpu-memory-utilization", "nan"], "must be above 0"),
         (["serve", "--tensor-parallel-size", "2"], "not supported yet"),
         (["serve", "-pp", "2"], "not supported yet"),
-        (["serve", "--kv-cache-dtype", "fp8"], "fp8 is not supported yet"),
-        (["serve", "--device", "cuda"], "cuda is not supported yet"),
+        (["serve", "--kv-cache-dtype", "int8"], "int8 is not supported yet"),
+        (["serve", "--device", "mps"], "mps is not supported yet"),
+        (["serve", "--load-format", "pt"], "pt is not supported yet: the format of the weights is found by looking"),
+        (["serve", "--attention-backend", "FLASHMLA"], "flashmla is not supported yet: triton serves every device"),
         (["serve", "--quantization", "awq"], "--quantization is not supported yet"),
         (["bench", "sweep"], "the command bench sweep is not supported yet"),
         (["bench", "srve"], "did you mean serve?"),

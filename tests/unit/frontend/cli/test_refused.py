@@ -46,7 +46,7 @@ def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: 
         ("--enable-chunked-prefill", "is not needed"),
         ("--no-enable-chunked-prefill", "is not needed"),
         ("-O2", "is not needed"),
-        ("--enforce-eager=true", "--enforce-eager is not needed"),
+        ("--compilation-config=3", "--compilation-config is not needed"),
         ("--max-num-seq", "did you mean --max-num-seqs?"),
         ("--zzz", "unknown flag --zzz."),
         ("--there", "--there is a flag of `pagewire other`."),
