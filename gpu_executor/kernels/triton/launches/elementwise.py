@@ -1,0 +1,80 @@
+"""Launch choices of the kernels that stream: norms, rotation, gating, lookups of packed rows.
+
+All of them move bytes and little else, so that a program wants enough of them in flight (16 bytes a thread and load)
+and a step of few tokens wants enough programs. No choice depends on the number of rows: a row's reductions have the
+same order in any batch.
+"""
+
+from __future__ import annotations
+
+from .row import LaunchRow
+
+RMS_NORM = (
+    LaunchRow(
+        kernel="rms_norm",
+        at_most={"size": 256},
+        constants={"BLOCK_ROWS": 16},
+        num_warps=4,
+        num_stages=1,
+        reason="query and key heads: a head is too short for a program, half a warp reads one in a load",
+    ),
+    LaunchRow(
+        kernel="rms_norm",
+        at_most={"size": 2048},
+        constants={"BLOCK_ROWS": 1},
+        num_warps=4,
+        num_stages=1,
+        reason="16 channels a thread at most",
+    ),
+    LaunchRow(
+        kernel="rms_norm",
+        at_most={"size": 8192},
+        constants={"BLOCK_ROWS": 1},
+        num_warps=8,
+        num_stages=1,
+        reason="32 channels a thread at most: the row stays in registers between the sum and the scaling",
+    ),
+    LaunchRow(
+        kernel="rms_norm",
+        at_most={},
+        constants={"BLOCK_ROWS": 1},
+        num_warps=16,
+        num_stages=1,
+        reason="16,384 channels are 32 a thread; a program has a multiprocessor's registers to itself",
+    ),
+)
+
+ROTARY = (
+    LaunchRow(
+        kernel="rotary",
+        at_most={},
+        constants={"BLOCK_HEADS": 8},
+        num_warps=4,
+        num_stages=1,
+        reason="8 heads of 128 channels are 8 a thread; one token of an 8B model is 5 programs",
+    ),
+)
+
+SILU_AND_MUL = (
+    LaunchRow(
+        kernel="silu_and_mul",
+        at_most={},
+        constants={"BLOCK_SIZE": 1024},
+        num_warps=4,
+        num_stages=1,
+        reason="8 channels a thread are one 16-byte load each of gate and up; one token is 14 programs at 14,336",
+    ),
+)
+
+EMBEDDING = (
+    LaunchRow(
+        kernel="embedding",
+        at_most={},
+        constants={"BLOCK_RUNS": 32},
+        num_warps=4,
+        num_stages=1,
+        reason="32 runs of 32 bytes: a thread unpacks 8 of them",
+    ),
+)
+
+ROWS: tuple[LaunchRow, ...] = RMS_NORM + ROTARY + SILU_AND_MUL + EMBEDDING

@@ -1,0 +1,86 @@
+"""The backend of Triton kernels: what `--kernels triton` runs, on GPUs; on a CPU they are interpreted, for tests."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...batch.forward_metadata import ForwardMetadata
+from ...kv_cache_spec import LayerKVCache
+from ..layouts import DenseWeight, LinearWeight, RotaryTable
+from ..ops import Ops
+from .copy_blocks import copy_blocks
+from .paged_attention import paged_attention
+from .rms_norm import add_rms_norm, rms_norm
+from .rotary import rotary
+from .silu_and_mul import silu_and_mul
+from .store_kv import store_kv
+
+
+class TritonOps(Ops):
+    """Each op is one launch, or a few.
+
+    Args:
+        device: where weights and activations are: a GPU, or a CPU if Triton interprets.
+        is_batch_invariant: a token's bits must not depend on what shares its step: products run in fixed tiles.
+        attention_backend: "triton", or what else computes attention.
+    """
+
+    name = "triton"
+    keeps_quantized_weights = True
+    draws_on_device = True
+
+    def __init__(self, device: torch.device, *, is_batch_invariant: bool, attention_backend: str) -> None:
+        self._device = device
+        self._is_batch_invariant = is_batch_invariant
+        self._attention_backend = attention_backend
+
+    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
+        if isinstance(weight, DenseWeight):
+            return F.embedding(input_ids, weight.weight)
+        raise TypeError(f"the Triton kernels don't know the layout {type(weight).__name__}")
+
+    def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
+        if isinstance(weight, DenseWeight):
+            bias = None if weight.bias is None else weight.bias.to(x.dtype)
+            return F.linear(x, weight.weight, bias)
+        raise TypeError(f"the Triton kernels don't know the layout {type(weight).__name__}")
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, weight, eps)
+
+    def rotary(self, query: Tensor, key: Tensor, positions: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
+        return rotary(query, key, positions, table)
+
+    def store_kv(self, key: Tensor, value: Tensor, kv_cache: LayerKVCache, slot_mapping: Tensor) -> None:
+        store_kv(key, value, kv_cache, slot_mapping)
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        kv_cache: LayerKVCache,
+        metadata: ForwardMetadata,
+        *,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        return paged_attention(
+            query,
+            kv_cache,
+            metadata,
+            scale=scale,
+            sliding_window=sliding_window,
+            soft_cap=soft_cap,
+            is_batch_invariant=self._is_batch_invariant,
+        )
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_and_mul(gate_up)
+
+    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
+        copy_blocks(kv_cache, source, destination)
