@@ -63,7 +63,7 @@ def read_device_facts(index: int) -> DeviceFacts:
         index: its number among those that the process may see.
     """
     properties = torch.cuda.get_device_properties(index)
-    versions = {"torch": torch.__version__}
+    versions = {"torch": str(torch.__version__)}
     if torch.version.hip is not None:
         versions["ROCm"] = torch.version.hip
     elif torch.version.cuda is not None:

@@ -47,7 +47,9 @@ class CompileCase:
     Attributes:
         label: what tells it from the row's other cases ("fp16, head_dim 128").
         function: the `triton.jit` function.
-        signature: argument name -> type ("*fp16", "*i32", "i32", "fp32", ...) of all that are no constants.
+        signature: argument name -> type ("*fp16", "*i32", "i32", "fp32", ...) of all that are no constants. A launch
+            specializes for multiples of 16, and wide loads depend on it: "i32:16" is a stride or size that is one in
+            the models there are. Pointers are taken as aligned to 16 bytes, which torch's tensors are; "*fp16:1" if not.
         constants: argument name -> value of all that are.
         has_dot: whether matrix instructions must be in what comes out.
         least_capability: the least NVIDIA compute capability that has what it uses, times 10; 0: all.
