@@ -15,8 +15,9 @@ import click
 import msgspec
 from msgspec import inspect
 
-from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from ..bench.serving.config import BenchServeConfig
 from .refused import CHOICE_ALIASES, REFUSED_CHOICES

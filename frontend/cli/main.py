@@ -12,8 +12,9 @@ from typing import Any, NoReturn, Protocol
 
 import click
 
-from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError, StartError
+from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from .bench import bench_command
 from .command import CommandGroup, FlagCommand

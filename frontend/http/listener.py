@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.endpoints import is_in_use
 from pagewire.ipc.errors import MachineError
+from pagewire.ipc.server_config import ServerConfig
 
 from .access.api_keys import load_api_keys
 from .access.tls import load_tls

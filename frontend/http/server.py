@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.server_config import ServerConfig
 
 from ..openai import chat, completions, models, tokenize
 from ..openai.bodies import description

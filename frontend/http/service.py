@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.server_config import ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
 from ..openai.serving import Serving

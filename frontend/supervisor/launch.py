@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from pagewire.ipc.config import EngineConfig, ListenConfig, ModelOptions, ServerConfig
+from pagewire.ipc.config import EngineConfig, ModelOptions
 from pagewire.ipc.curve import ClientKeys, ServerKeys
 from pagewire.ipc.endpoints import check_address, check_listen_address, ipc_path
 from pagewire.ipc.logs import setup_logging
+from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
 from ..client.key_files import read_client_keys, read_server_keys

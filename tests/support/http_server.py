@@ -30,8 +30,8 @@ from pagewire.frontend.templates.renderer import ChatRenderer, SplitRenderer
 from pagewire.frontend.text.generation import TextGenerator
 from pagewire.frontend.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import FakeCore, engine_info
 from tests.support.templates import InProcessRenderer
 

@@ -7,8 +7,8 @@ import hmac
 from collections.abc import Iterable
 from pathlib import Path
 
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ServerConfig
 
 
 class ApiKeys:

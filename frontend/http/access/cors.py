@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from aiohttp import web
 
-from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.server_config import ServerConfig
 
 _EXPOSED_HEADERS = "X-Request-Id, Retry-After, X-Should-Retry"
 _MAX_AGE_S = 600  # how long a browser may remember a preflight; the most that Chromium takes is 7200

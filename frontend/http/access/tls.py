@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ServerConfig
 
 
 def load_tls(config: ServerConfig) -> ssl.SSLContext | None:

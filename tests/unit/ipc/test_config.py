@@ -4,15 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from pagewire.ipc.config import (
-    CacheConfig,
-    EngineConfig,
-    ModelOptions,
-    ParallelConfig,
-    SchedulerConfig,
-    ServerConfig,
-    StepLimits,
-)
+from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, ParallelConfig, SchedulerConfig, StepLimits
 from pagewire.ipc.errors import ConfigError
 
 
@@ -33,9 +25,6 @@ from pagewire.ipc.errors import ConfigError
         (SchedulerConfig, {"max_num_batched_tokens": 0}, "--max-num-batched-tokens 0"),
         (ParallelConfig, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 is not supported yet"),
         (ParallelConfig, {"pipeline_parallel_size": 0}, "--pipeline-parallel-size 0"),
-        (ServerConfig, {"port": -1}, "--port -1"),
-        (ServerConfig, {"port": 65536}, "--port 65536"),
-        (ServerConfig, {"api_key": ("a", "")}, "--api-key"),
     ],
 )
 def test_a_value_that_can_not_be_met_is_refused_by_its_flag(cls: type, values: dict[str, object], part: str):

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from pagewire.frontend.cli.main import run
-from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.server_config import ListenConfig, ServerConfig
 from pagewire.version import __version__
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"

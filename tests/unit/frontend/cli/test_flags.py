@@ -11,8 +11,9 @@ from pagewire.frontend.cli.flags import (
     engine_flags,
     server_flags,
 )
-from pagewire.ipc.config import EngineConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ServerConfig
 
 
 def test_each_flag_belongs_to_one_config():

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pagewire.frontend.cli.main import run
-from pagewire.ipc.config import EngineConfig, ListenConfig, ServerConfig
+from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import MachineError
+from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 
 class RecordingLauncher:

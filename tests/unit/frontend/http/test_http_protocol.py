@@ -14,7 +14,7 @@ from aiohttp import web
 from pagewire.frontend.http import http_protocol
 from pagewire.frontend.http import server as http_server
 from pagewire.frontend.http.sse import StreamTimes
-from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import until
 from tests.support.http_server import running_server
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pagewire.frontend.http.listener import describe_listeners, open_listeners
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import MachineError
+from pagewire.ipc.server_config import ServerConfig
 
 
 def test_free_port_is_found_and_named():

@@ -10,7 +10,7 @@ import pytest
 
 from pagewire.frontend.http.middleware import OPEN_PATHS
 from pagewire.frontend.http.server import create_app
-from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import until
 from tests.support.http_server import running_server
 

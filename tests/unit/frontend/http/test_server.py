@@ -14,8 +14,8 @@ import pytest
 
 from pagewire.frontend.http import server as http_server
 from pagewire.frontend.http.sse import StreamTimes
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.requests import AbortRequests
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import until
 from tests.support.http_server import aborted, message, parse_events, running_server
 

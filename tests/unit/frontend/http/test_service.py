@@ -16,7 +16,7 @@ from pagewire.frontend.http.service import HTTPService
 from pagewire.frontend.templates.renderer import SplitRenderer
 from pagewire.frontend.text.template_source import template_source
 from pagewire.frontend.text.text_side import TextSide
-from pagewire.ipc.config import ServerConfig
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import FakeCore, engine_info, until
 from tests.support.http_server import BOS, CHAT_TEMPLATE, EOS, VOCAB_SIZE, byte_tokenizer, ids_of
 from tests.support.templates import InProcessRenderer

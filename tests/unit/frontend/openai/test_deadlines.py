@@ -12,10 +12,10 @@ import pytest
 
 from pagewire.frontend.http.sse import StreamTimes
 from pagewire.frontend.templates.jobs import RenderChat
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import DeadlineExceeded
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
 from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import until
 from tests.support.http_server import Running, message, parse_events, running_server
 

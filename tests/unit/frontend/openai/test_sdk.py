@@ -7,9 +7,9 @@ import contextlib
 import openai
 import pytest
 
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import DeadlineExceeded, Overloaded, PoisonRequest
 from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.http_server import running_server
 
 

@@ -12,10 +12,10 @@ import pytest
 from pagewire.frontend.bench.dataset.config import DatasetConfig
 from pagewire.frontend.bench.serving.config import BenchServeConfig
 from pagewire.frontend.bench.serving.serve import run
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError, MachineError, Overloaded, PagewireError
 from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.http_server import Running, running_server
 
 

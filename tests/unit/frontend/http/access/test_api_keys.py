@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pagewire.frontend.http.access.api_keys import ApiKeys, load_api_keys
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ServerConfig
 
 
 @pytest.mark.parametrize("header", ["Bearer k1", "bearer k2", "BEARER  k1 ", "Bearer schlüssel"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.http_server import running_server
 
 ORIGIN = "https://app.example"

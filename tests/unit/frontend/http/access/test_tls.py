@@ -15,8 +15,8 @@ import pytest
 from pagewire.frontend.http import server as http_server
 from pagewire.frontend.http.access.tls import load_tls
 from pagewire.frontend.http.listener import describe_listeners, open_listeners
-from pagewire.ipc.config import ServerConfig
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.server_config import ServerConfig
 from tests.support.http_server import running_server
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl command to make certificates with")
