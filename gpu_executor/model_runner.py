@@ -1,24 +1,31 @@
-"""One step on one device: ExecuteStep -> batch -> forward -> logits -> tokens -> StepResult."""
+"""One step on one device: ExecuteStep -> batch -> forward -> logits -> tokens -> StepResult.
+
+A CPU is done with a step when its launch returns. A GPU is not: the host goes on to launch the next step, whose unknown
+tokens the device takes from where the draws of this one leave them.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
 import torch
 from torch import Tensor
 
-from pagewire.ipc.errors import EngineError, ErrorInfo
+from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.steps import ExecuteStep, RowResult, ScheduledRow, StepResult
 
+from .batch.graphed_forward import GraphedForward
 from .batch.input_batch import InputBatch, PromptSpan, StepInputs
 from .batch.kv_cache import KVCache
 from .batch.step_plan import StepPlan
+from .devices.base import Device, Marker
 from .models.base import Model
 from .sampling.draw import Draw
-from .sampling.sampler import Sampler
+from .sampling.pending import Drawing, FinishedDraws, PendingDraws
+from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results, result_of
 
 # Rows of logits that exist at once for prompt logprobs: a chunk of 512 positions over a vocabulary of 150,000 would
 # take 300 MiB in one piece.
@@ -31,8 +38,9 @@ class ModelRunner:
     Args:
         model: loaded.
         kv_cache: the pool that block ids point into.
-        batch: the rows held.
+        batch: the rows held; says whether draws are made on the device, and so whether steps are launched ahead.
         sampler: draws the tokens.
+        graphs: run decodes, if there are any.
         clock: seconds, monotonic.
     """
 
@@ -41,14 +49,19 @@ class ModelRunner:
         model: Model,
         kv_cache: KVCache,
         batch: InputBatch,
-        sampler: Sampler,
+        sampler: Drawing,
+        graphs: GraphedForward | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._batch = batch
         self._sampler = sampler
+        self._graphs = graphs
         self._clock = clock
+        self._device = batch.drawing_device
+        self._in_flight: deque[LaunchedStep] = deque()  # whose draws the host has not seen
+        self._last_end: Marker | None = None
 
     @property
     def model(self) -> Model:
@@ -56,7 +69,7 @@ class ModelRunner:
         return self._model
 
     @property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> Drawing:
         """What draws the tokens."""
         return self._sampler
 
@@ -70,69 +83,141 @@ class ModelRunner:
         """The paged tensors."""
         return self._kv_cache
 
-    @torch.inference_mode()
+    @property
+    def graphs(self) -> GraphedForward | None:
+        """What runs decodes as one graph."""
+        return self._graphs
+
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether `launch` returns before the step is done."""
+        return self._device is not None
+
     def execute(self, step: ExecuteStep) -> StepResult:
-        """Run one step.
+        """Run one step: `launch`, and `finish` what it returns."""
+        return self.launch(step).finish()
+
+    @torch.inference_mode()
+    def launch(self, step: ExecuteStep) -> StepInFlight:
+        """Launch one step; on a CPU it is done then.
 
         A row that fails its checks, or has no token left to draw, is reported by its `RowResult.error` and touches no
-        other row. Any exception is a bug or a failing device: the rows' state is then unknown, and the executor must
-        end.
+        other row. Any exception, here or when the step is finished, is a bug or a failing device: the rows' state is
+        then unknown, and the executor must end.
         """
         started = self._clock()
         plan = self._batch.plan(step)
         self._batch.remove(step.removed_row_ids)
-        self._kv_cache.copy_blocks(step.block_copies)
         self._batch.add(plan.new_rows.values())
-        results = self._compute(plan) if plan.rows else {}
-        return StepResult(
-            executor_epoch=step.executor_epoch,
-            step_id=step.step_id,
-            rows=_with_errors(step, results, plan.errors) if plan.errors else list(results.values()),
-            step_s=self._clock() - started,
+        inputs = self._batch.build_inputs(plan.rows) if plan.rows else None
+        # Launched behind the upload of the inputs, which it has no part in, and before the step's first write.
+        self._kv_cache.copy_blocks(step.block_copies, self._device)
+        if inputs is not None and self._device is not None:
+            return self._launch_on(self._device, step, plan, inputs)
+        of_prompt: dict[int, RowResult] = {}
+        drawn: dict[int, RowResult] = {}
+        if inputs is not None:
+            of_prompt, drawn = self._compute(plan.rows, inputs)
+        rows = merge_results(step, drawn, of_prompt, plan.errors)
+        step_s = self._clock() - started
+        return FinishedStep(
+            StepResult(
+                executor_epoch=step.executor_epoch, step_id=step.step_id, rows=rows, step_s=step_s, device_s=step_s
+            )
         )
 
-    def _compute(self, plan: StepPlan) -> dict[int, RowResult]:
-        """Run the model over the plan's rows; return the results of those that have one, in order."""
-        rows = plan.rows
-        inputs = self._batch.build_inputs(rows)
-        hidden = self._model.forward(inputs.input_ids, inputs.metadata, self._kv_cache.layers)
-        # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
-        of_prompt = {
-            rows[span.row].row_id: self._prompt_logprobs(hidden, rows[span.row].row_id, span)
-            for span in inputs.prompt_spans
-        }
-        drawn = self._draw(hidden, rows, inputs)
-        if not of_prompt:
-            return drawn
-        return {
-            row.row_id: _joined(of_prompt.get(row.row_id), drawn.get(row.row_id))
-            for row in rows
-            if row.row_id in of_prompt or row.row_id in drawn
-        }
+    def forget_last_step(self) -> None:
+        """Note that the device is put to other work now: its next step does not come late because of the last one."""
+        self._last_end = None
 
-    def _draw(self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs) -> dict[int, RowResult]:
-        """Draw for the rows that ask for it and append each row's token to it; return their results, in order."""
+    def _compute(
+        self, rows: Sequence[ScheduledRow], inputs: StepInputs
+    ) -> tuple[dict[int, RowResult], dict[int, RowResult]]:
+        """Run a step whose draws are made here; return prompt logprobs and draws, by row id."""
+        hidden, logits = self._forward(inputs)
+        # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
+        of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
         drawing = [rows[i] for i in inputs.draw_rows]
+        drawn = {}
+        for row, of_row in zip(drawing, self._begin_draws(hidden, logits, drawing, inputs).collect(), strict=True):
+            if of_row.error is None:
+                self._batch.append_token(row.row_id, of_row.token_ids[0])
+            drawn[row.row_id] = result_of(row.row_id, of_row)
+        return of_prompt, drawn
+
+    def _launch_on(self, device: Device, step: ExecuteStep, plan: StepPlan, inputs: StepInputs) -> LaunchedStep:
+        """Launch a step whose draws are made on the device."""
+        rows = plan.rows
+        hidden, logits = self._forward(inputs)
+        of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
+        drawing = [rows[i] for i in inputs.draw_rows]
+        row_ids = [row.row_id for row in drawing]
+        while self._in_flight and self._in_flight[0].is_settled:
+            self._in_flight.popleft()
+        if self._in_flight and self._batch.lacks_tokens(row_ids):
+            # The device is at this step's forward, or has it before it, while the host waits for the last step's draws.
+            self._settle_all()
+        pending = self._begin_draws(hidden, logits, drawing, inputs)
+        assert inputs.draw_indices is not None, "the batch draws on the device"
+        reserved = self._batch.reserve_tokens(row_ids, inputs.draw_indices, pending.token_ids)
+        launched = LaunchedStep(
+            step=step,
+            batch=self._batch,
+            times=self._time_step(device, plan, inputs),
+            errors=plan.errors,
+            of_prompt=of_prompt,
+            drawing=row_ids,
+            reserved=reserved,
+            pending=pending,
+        )
+        self._in_flight.append(launched)
+        if drawing and pending.token_ids is None:  # the device has no tokens for the next step to take
+            self._settle_all()
+        return launched
+
+    def _settle_all(self) -> None:
+        while self._in_flight:
+            self._in_flight.popleft().settle()
+
+    def _time_step(self, device: Device, plan: StepPlan, inputs: StepInputs) -> StepTimes:
+        assert inputs.start is not None, "the batch draws on the device"
+        end = device.mark()
+        # With new rows alone, the device may have idled because there was nothing to do.
+        has_held_rows = any(row.row_id not in plan.new_rows for row in plan.rows)
+        times = StepTimes(inputs.start, end, idle_since=self._last_end if has_held_rows else None)
+        self._last_end = end
+        return times
+
+    def _forward(self, inputs: StepInputs) -> tuple[Tensor, Tensor | None]:
+        """Return the hidden states of all tokens, and the logits of all rows if a graph has computed them."""
+        if self._graphs is not None and inputs.is_decode:
+            replayed = self._graphs.run(inputs)
+            if replayed is not None:
+                return replayed
+        return self._model.forward(inputs.input_ids, inputs.metadata, self._kv_cache.layers), None
+
+    def _begin_draws(
+        self, hidden: Tensor, logits: Tensor | None, drawing: Sequence[ScheduledRow], inputs: StepInputs
+    ) -> PendingDraws:
+        """Draw for the rows that ask for it."""
         if not drawing:
-            return {}
-        draws = [self._draw_of(row) for row in drawing]
+            return FinishedDraws([])
         if len(drawing) != hidden.shape[0]:  # otherwise each token is a row that draws
             hidden = hidden[inputs.metadata.logits_indices[: len(drawing)]]
-        kept_rows = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
-        output = self._model.choose_tokens(hidden, self._sampler.vocab_size, kept_rows)
-        results = {}
-        for row, drawn in zip(drawing, self._sampler.sample(output, draws), strict=True):
-            if drawn.error is None:
-                self._batch.append_token(row.row_id, drawn.token_ids[0])
-            results[row.row_id] = RowResult(
-                row_id=row.row_id, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error
-            )
-        return results
+        return self._sampler.begin(self._model, hidden, [self._draw_of(row) for row in drawing], logits)
 
     def _draw_of(self, row: ScheduledRow) -> Draw:
         row_sampling = self._batch.sampling_of(row.row_id)
         history = self._batch.history_of(row.row_id) if row_sampling.needs_logits else None
         return Draw(row_sampling, history, row.num_draws)
+
+    def _all_prompt_logprobs(
+        self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs
+    ) -> dict[int, RowResult]:
+        return {
+            rows[span.row].row_id: self._prompt_logprobs(hidden, rows[span.row].row_id, span)
+            for span in inputs.prompt_spans
+        }
 
     def _prompt_logprobs(self, hidden: Tensor, row_id: int, span: PromptSpan) -> RowResult:
         """Return the logprobs of a span's prompt tokens, or why there are none."""
@@ -148,22 +233,3 @@ class ModelRunner:
             except EngineError as exc:
                 return RowResult(row_id=row_id, error=exc.to_info())
         return RowResult(row_id=row_id, prompt_logprobs=logprobs, prompt_logprobs_start=span.start)
-
-
-def _joined(of_prompt: RowResult | None, drawn: RowResult | None) -> RowResult:
-    """Return what a row got of both kinds; an error in its prompt stands alone."""
-    if of_prompt is None or drawn is None:
-        result = of_prompt or drawn
-        assert result is not None, "a row is listed for one of the two"
-        return result
-    if of_prompt.error is not None:
-        return of_prompt
-    return msgspec.structs.replace(of_prompt, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error)
-
-
-def _with_errors(step: ExecuteStep, results: dict[int, RowResult], errors: dict[int, ErrorInfo]) -> list[RowResult]:
-    """Return all results in the order of the step's rows, those of the rows that failed their checks among them."""
-    results = results | {row_id: RowResult(row_id=row_id, error=error) for row_id, error in errors.items()}
-    # A new row that failed may not be among the scheduled ones.
-    order = dict.fromkeys([*(row.row_id for row in step.rows), *(row.row_id for row in step.new_rows)])
-    return [results[row_id] for row_id in order if row_id in results]

@@ -1,13 +1,15 @@
 """The persistent batch: what the executor remembers of each row between steps, and a step's inputs made from it.
 
 The core sends deltas. A row's tokens live here, drawn ones included: a step that was scheduled before the last step's
-tokens were known finds them in place, because steps run in order.
+tokens were known finds them in place, because steps run in order. Where steps are launched before the last one is done,
+a draw first reserves its token's place, and the value is filled in when the device has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,11 +17,14 @@ from torch import Tensor
 
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
+from ..devices.base import Device, Marker
 from ..sampling.draw import RowSampling
 from ..sampling.logits_processors import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
+from .device_inputs import DeviceInputs
 from .forward_metadata import ForwardMetadata
-from .row_table import RowTable
+from .row_table import UNKNOWN_TOKEN, RowTable
+from .step_layout import StepLayout, lay_out
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
 
 
@@ -50,6 +55,8 @@ class StepInputs:
         draw_rows: rows (indices into the step's rows) that draw, in order.
         prompt_spans: positions that want prompt logprobs.
         is_decode: whether each row computes one token and draws from it.
+        draw_indices: [num_draws] int64, where the rows that draw are kept; None where draws are made on the host.
+        start: the point in the device's work from which the step's own begins; None as well.
     """
 
     input_ids: Tensor
@@ -57,29 +64,59 @@ class StepInputs:
     draw_rows: Sequence[int]
     prompt_spans: Sequence[PromptSpan]
     is_decode: bool = False
+    draw_indices: Tensor | None = None
+    start: Marker | None = None
+
+
+class ReservedToken(NamedTuple):
+    """The place of a token that is being drawn.
+
+    Attributes:
+        index: of the row in the table.
+        generation: of that place when the token was reserved: another row may have it by now.
+        position: of the token in its row.
+    """
+
+    index: int
+    generation: int
+    position: int
 
 
 class InputBatch:
     """The rows that the executor holds.
 
-    A step is applied in this order: `plan` (no state changes), `remove`, block copies (the runner's), `add`,
-    `build_inputs`; after the draws `append_token` for each row that drew.
+    A step is applied in this order: `plan` (no state changes), `remove`, `add`, `build_inputs`; after the draws
+    `append_token` for each row that drew. Where draws are made on the device: `reserve_tokens` once they are launched,
+    and `settle_token` for each when it is known.
 
     Args:
         max_num_seqs: rows that are expected at most; room for more is made if they come.
         limits: bounds of ids.
         device: where inputs are wanted.
+        drawing_device: the same, if draws are made on the device; None if on the host.
     """
 
-    def __init__(self, max_num_seqs: int, limits: RowLimits, device: torch.device) -> None:
+    def __init__(
+        self, max_num_seqs: int, limits: RowLimits, device: torch.device, drawing_device: Device | None = None
+    ) -> None:
         self._limits = limits
         self._device = device
         self._table = RowTable(max_num_seqs, limits.block_size)
+        self._device_inputs: DeviceInputs | None = None
+        if drawing_device is not None:
+            self._device_inputs = DeviceInputs(drawing_device, self._table, limits.block_size)
         self._index_of: dict[int, int] = {}  # row id -> index into the table
         self._sampling_of: dict[int, RowSampling] = {}
         self._prompt_reporters: set[int] = set()  # rows that want prompt logprobs
+        self._token_readers: set[int] = set()  # rows whose draws read the tokens before
+        self._failed: set[int] = set()  # table indices of rows for which a draw failed
         # Of the last step, if it was one of decodes and its rows are all there are since.
         self._decode_step: DecodeStep | None = None
+
+    @property
+    def drawing_device(self) -> Device | None:
+        """What draws the tokens, None if the host does."""
+        return None if self._device_inputs is None else self._device_inputs.device
 
     @property
     def row_ids(self) -> list[int]:
@@ -106,16 +143,23 @@ class InputBatch:
                 self._decode_step = None
                 del self._sampling_of[row_id]
                 self._prompt_reporters.discard(row_id)
+                self._token_readers.discard(row_id)
+                self._failed.discard(index)
                 self._table.free(index)
 
     def add(self, rows: Iterable[PreparedRow]) -> None:
         """Take in new rows."""
         for row in rows:
             self._decode_step = None
-            self._index_of[row.row_id] = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
+            index = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
+            self._index_of[row.row_id] = index
             self._sampling_of[row.row_id] = row.row_sampling
             if row.row_sampling.sampling.num_prompt_logprobs is not None:
                 self._prompt_reporters.add(row.row_id)
+            if self._device_inputs is not None:
+                self._device_inputs.note_blocks(index, 0, len(row.block_table))
+                if row.row_sampling.reads_token_ids:
+                    self._token_readers.add(row.row_id)
 
     def build_inputs(self, rows: Sequence[ScheduledRow]) -> StepInputs:
         """Update the block tables of a step's rows and lay out their tokens back to back.
@@ -124,7 +168,7 @@ class InputBatch:
             rows: rows that passed `plan`; at least one.
         """
         indices = [self._update_blocks(row) for row in rows]
-        if is_decode_step(rows):
+        if self._device_inputs is None and is_decode_step(rows):
             return self._build_decodes(rows, indices)
         self._decode_step = None
         return self._build(rows, np.array(indices, dtype=np.int64))
@@ -147,6 +191,56 @@ class InputBatch:
         """Add a drawn token to its row."""
         self._table.append_token(self._index_of[row_id], token_id)
 
+    def lacks_tokens(self, row_ids: Sequence[int]) -> bool:
+        """Say whether a draw of any of these rows would read a token that is not known yet."""
+        if not self._token_readers:
+            return False
+        # Tokens get known in order: with the last one, all are.
+        return any(
+            row_id in self._token_readers and self.history_of(row_id).token_ids[-1] == UNKNOWN_TOKEN
+            for row_id in row_ids
+        )
+
+    def reserve_tokens(
+        self, row_ids: Sequence[int], draw_indices: Tensor, token_ids: Tensor | None
+    ) -> list[ReservedToken]:
+        """Add a token that is being drawn to each of some rows, its value unknown; later steps compute it already.
+
+        Args:
+            row_ids: the step's rows that draw, in order.
+            draw_indices: of the step's `StepInputs`.
+            token_ids: [num_draws] int64 on the device; None if they are known before the next step is launched.
+        """
+        assert self._device_inputs is not None, "draws are made on the device"
+        if token_ids is not None:
+            self._device_inputs.keep_tokens(draw_indices, token_ids)
+        table, reserved = self._table, []
+        for row_id in row_ids:
+            index = self._index_of[row_id]
+            reserved.append(ReservedToken(index, table.generations[index], table.num_tokens[index]))
+            table.append_token(index, UNKNOWN_TOKEN)
+        return reserved
+
+    def settle_token(self, reserved: ReservedToken, token_id: int | None) -> bool:
+        """Fill in a reserved token; None: nothing could be drawn, and the row ends before it.
+
+        A row that was removed meanwhile is passed over, whoever has its place now.
+
+        Returns:
+            False if the row has failed in an earlier step, whose result this one was drawn from.
+        """
+        index, generation, position = reserved
+        if self._table.generations[index] != generation:
+            return True
+        if index in self._failed:
+            return False
+        if token_id is None:
+            self._failed.add(index)
+            self._table.num_tokens[index] = position  # a step that names the row from here on fails its checks
+        else:
+            self._table.token_ids[index, position] = token_id
+        return True
+
     def _build_decodes(self, rows: Sequence[ScheduledRow], indices: list[int]) -> StepInputs:
         row_ids = [row.row_id for row in rows]
         step = self._decode_step
@@ -160,43 +254,57 @@ class InputBatch:
         )
 
     def _build(self, rows: Sequence[ScheduledRow], indices: np.ndarray) -> StepInputs:
-        computed = np.array([row.num_computed_tokens for row in rows], dtype=np.int64)
-        scheduled = np.array([row.num_scheduled_tokens for row in rows], dtype=np.int64)
-        query_ends = scheduled.cumsum()
-        query_starts = query_ends - scheduled
-        token_rows = indices.repeat(scheduled)
-        positions = np.arange(query_ends[-1]) - (query_starts - computed).repeat(scheduled)
-
-        table, block_size = self._table, self._limits.block_size
-        places = positions // block_size
-        blocks = table.block_tables[token_rows, places].astype(np.int64)
-        seq_lens = computed + scheduled
-        max_blocks = -(-int(seq_lens.max()) // block_size)
+        layout = lay_out(rows, indices, self._table, self._limits.block_size)
         draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
-        spans = self._prompt_spans(rows, query_starts) if self._prompt_reporters else []
-        logits_indices = [query_ends[draw_rows] - 1]
-        logits_indices += [span.first_token + np.arange(len(span.token_ids)) for span in spans]
-        metadata = ForwardMetadata(
-            positions=self._to_device(positions),
-            slot_mapping=self._to_device((blocks - places) * block_size + positions),
-            block_tables=self._to_device(table.block_tables[indices, :max_blocks]),
-            query_start_loc=self._to_device(np.concatenate([[0], query_ends]).astype(np.int32)),
-            seq_lens=self._to_device(seq_lens.astype(np.int32)),
-            logits_indices=self._to_device(np.concatenate(logits_indices)),
-            block_size=block_size,
-            max_query_len=int(scheduled.max()),
-            max_seq_len=int(seq_lens.max()),
+        spans = self._prompt_spans(rows, layout.query_starts) if self._prompt_reporters else []
+        logits_indices = layout.query_starts[1:][draw_rows] - 1
+        if spans:
+            of_spans = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
+            logits_indices = np.concatenate([logits_indices, *of_spans])
+        if self._device_inputs is None:
+            input_ids, metadata = self._bring_to_device(layout, indices, logits_indices)
+            return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
+        uploaded = self._device_inputs.upload(layout, indices, draw_rows, logits_indices)
+        return StepInputs(
+            input_ids=uploaded.input_ids,
+            metadata=uploaded.metadata,
+            draw_rows=draw_rows,
+            prompt_spans=spans,
+            is_decode=layout.max_query_len == 1 and len(draw_rows) == len(rows),
+            draw_indices=uploaded.draw_indices,
+            start=uploaded.start,
         )
-        input_ids = self._to_device(table.token_ids[token_rows, positions].astype(np.int64))
-        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
+
+    def _bring_to_device(
+        self, layout: StepLayout, indices: np.ndarray, logits_indices: np.ndarray
+    ) -> tuple[Tensor, ForwardMetadata]:
+        block_size = self._limits.block_size
+        max_blocks = -(-layout.max_seq_len // block_size)
+        metadata = ForwardMetadata(
+            positions=self._to_device(layout.positions),
+            slot_mapping=self._to_device(layout.slots),
+            block_tables=self._to_device(self._table.block_tables[indices, :max_blocks]),
+            query_start_loc=self._to_device(layout.query_starts.astype(np.int32)),
+            seq_lens=self._to_device(layout.seq_lens.astype(np.int32)),
+            logits_indices=self._to_device(logits_indices),
+            block_size=block_size,
+            max_query_len=layout.max_query_len,
+            max_seq_len=layout.max_seq_len,
+        )
+        return self._to_device(layout.input_ids), metadata
 
     def _update_blocks(self, row: ScheduledRow) -> int:
         index = self._index_of[row.row_id]
         if row.new_block_ids:
             self._table.append_blocks(index, row.new_block_ids)
+            if self._device_inputs is not None:
+                end = self._table.num_blocks[index]
+                self._device_inputs.note_blocks(index, end - len(row.new_block_ids), end)
         if row.replaced_block is not None:
             place, block_id = row.replaced_block
             self._table.block_tables[index, place] = block_id
+            if self._device_inputs is not None:
+                self._device_inputs.note_blocks(index, place, place + 1)
         return index
 
     def _prompt_spans(self, rows: Sequence[ScheduledRow], query_starts: np.ndarray) -> list[PromptSpan]:

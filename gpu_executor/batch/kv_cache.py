@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from pagewire.ipc.errors import MachineError
 
+from ..devices.base import Device
+from ..devices.packed import upload_together
 from ..kernels.ops import KVCacheShape, Ops
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 
@@ -55,18 +58,22 @@ class KVCache:
                 f"--gpu-memory-utilization or --max-num-seqs, or give --kv-cache-memory-bytes."
             ) from exc
 
-    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+    def copy_blocks(self, copies: Sequence[tuple[int, int]], device: Device | None = None) -> None:
         """Copy whole blocks in every layer; all sources are read before any target is written.
 
         Args:
             copies: (source, target) block ids.
+            device: of the cache: takes the ids while it may be at an earlier step. None: wait for what it is at.
         """
         if not copies:
             return
         assert all(0 <= block_id < self.num_blocks for pair in copies for block_id in pair), (
             f"block copies {copies} leave the pool of {self.num_blocks} blocks"
         )
-        sources, targets = torch.tensor(copies, dtype=torch.int64, device=self._device).unbind(dim=1)
+        if device is None:
+            sources, targets = torch.tensor(copies, dtype=torch.int64, device=self._device).unbind(dim=1)
+        else:
+            sources, targets = upload_together(device, list(np.array(copies, dtype=np.int64).T))
         for layer in self.layers:
             self._ops.copy_blocks(layer, sources, targets)
 

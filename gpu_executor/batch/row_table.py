@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+UNKNOWN_TOKEN = -1
+"""Stands where a token was drawn on the device, which the host does not know yet."""
+
 _FIRST_TOKENS = 1024  # columns; a longer row doubles them
 
 
@@ -17,6 +20,7 @@ class RowTable:
         block_tables: [num_rows, max_blocks] int32; entries beyond a row's num_blocks are undefined and never read.
         num_tokens, num_prompt_tokens, num_blocks: one a row. Lists, since they are read and counted up one by one:
             arrays take five times as long.
+        generations: how often each row was freed: tells whoever comes back to a row whether it is still the same.
     """
 
     def __init__(self, num_rows: int, block_size: int) -> None:
@@ -26,6 +30,7 @@ class RowTable:
         self.num_tokens = [0] * num_rows
         self.num_prompt_tokens = [0] * num_rows
         self.num_blocks = [0] * num_rows
+        self.generations = [0] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
 
     def add(self, token_ids: np.ndarray, num_prompt_tokens: int, block_table: np.ndarray) -> int:
@@ -41,6 +46,7 @@ class RowTable:
 
     def free(self, index: int) -> None:
         """Give a row back."""
+        self.generations[index] += 1
         self._free.append(index)
 
     def append_tokens(self, index: int, token_ids: np.ndarray | Sequence[int]) -> None:
@@ -81,7 +87,7 @@ class RowTable:
         first = len(self.num_tokens)
         self.token_ids = _add_zeros(self.token_ids, count)
         self.block_tables = _add_zeros(self.block_tables, count)
-        for counts in (self.num_tokens, self.num_prompt_tokens, self.num_blocks):
+        for counts in (self.num_tokens, self.num_prompt_tokens, self.num_blocks, self.generations):
             counts.extend([0] * count)
         self._free.extend(range(first + count - 1, first - 1, -1))
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from pagewire.ipc.outputs import TokenLogprobs
+
 from ..models.base import Model
 from .draw import Draw, Drawn
 
@@ -56,5 +58,18 @@ class Drawing(Protocol):
                 buffer, good for what is launched here; the graph's next replay overwrites them.
 
         The next step's draws may begin before these are collected; steps are collected in the order they began.
+        """
+        ...
+
+    def prompt_logprobs(self, logits: Tensor, next_token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+        """Wait for the logprob of each prompt token under the row before it, and return them.
+
+        Args:
+            logits: [num_rows, at least vocab_size], any float dtype.
+            next_token_ids: one a row.
+            num_top: alternatives to report per token; -1 for the whole vocabulary.
+
+        Raises:
+            EngineError: a row is NaN or infinite.
         """
         ...

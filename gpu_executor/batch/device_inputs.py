@@ -1,0 +1,151 @@
+"""Inputs of a step for a device that may still be at the step before: what it has to know already lies there.
+
+The host knows all of a step when it launches it, but for the tokens that the steps in flight draw. So the device keeps
+each row's last token, and puts it in its place; and it keeps the block tables, of which a step sends what changed. What
+else a step needs is made on the host, where it is a few vector operations beside the device's work, and travels in one
+array: made on the device, each part would be a launch of its own between two forwards.
+
+Both states are written in the order of launches (see `devices.cuda`): a step that is in flight reads them before the
+next step's changes come, and a row's place that is given to another row is written by steps that come after the last
+one that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..devices.base import Device, Marker
+from ..devices.packed import upload_together
+from .forward_metadata import ForwardMetadata
+from .row_table import UNKNOWN_TOKEN, RowTable
+from .step_layout import StepLayout
+
+
+class UploadedStep(NamedTuple):
+    """A step's inputs on the device.
+
+    Attributes:
+        input_ids: [num_tokens] int64.
+        metadata: where they sit.
+        draw_indices: [num_draws] int64, places of the rows that draw.
+        start: the point in the device's work from which the step's own begins.
+    """
+
+    input_ids: Tensor
+    metadata: ForwardMetadata
+    draw_indices: Tensor
+    start: Marker
+
+
+class DeviceInputs:
+    """What a device knows of the rows between steps.
+
+    Args:
+        device: computes the steps.
+        table: the rows, on the host.
+        block_size: tokens a KV block holds.
+    """
+
+    def __init__(self, device: Device, table: RowTable, block_size: int) -> None:
+        self._device = device
+        self._table = table
+        self._block_size = block_size
+        num_rows, max_blocks = table.block_tables.shape
+        self._block_tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, device=device.torch_device)
+        self._last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device.torch_device)
+        self._changes: list[tuple[int, int, int]] = []  # (index, first place, end) of blocks that the device lacks
+
+    @property
+    def device(self) -> Device:
+        """What computes the steps."""
+        return self._device
+
+    def note_blocks(self, index: int, start: int, end: int) -> None:
+        """Note that a row's blocks [start, end) changed in the table; the next step takes them along."""
+        self._changes.append((index, start, end))
+
+    def upload(
+        self, layout: StepLayout, indices: np.ndarray, draw_rows: Sequence[int], logits_indices: np.ndarray
+    ) -> UploadedStep:
+        """Bring a step's inputs to the device; nothing waits for what it is at.
+
+        Args:
+            layout: the step's tokens.
+            indices: [num_rows] int64, places of the step's rows in the table.
+            draw_rows: which of them draw.
+            logits_indices: [num_logits] int64.
+        """
+        self._grow()
+        unknown = np.flatnonzero(layout.input_ids == UNKNOWN_TOKEN)
+        changed = self._take_changes()
+        draw_indices = indices if len(draw_rows) == len(indices) else indices[draw_rows]
+        start = self._device.mark()
+        (
+            ids, positions, slots, logits, rows, draws, unknown_places, unknown_rows, query_start_loc, seq_lens,
+            changed_places, changed_blocks,
+        ) = upload_together(
+            self._device,
+            [
+                layout.input_ids, layout.positions, layout.slots, logits_indices, indices, draw_indices,
+                unknown, layout.token_rows[unknown],
+                layout.query_starts.astype(np.int32), layout.seq_lens.astype(np.int32),
+                changed, self._table.block_tables.reshape(-1)[changed],
+            ],
+        )  # fmt: skip
+        if len(changed):
+            self._block_tables.view(-1).index_copy_(0, changed_places, changed_blocks)
+        if len(unknown) == len(layout.input_ids):
+            ids = self._last_tokens.index_select(0, unknown_rows)
+        elif len(unknown):
+            ids.index_copy_(0, unknown_places, self._last_tokens.index_select(0, unknown_rows))
+        max_blocks = -(-layout.max_seq_len // self._block_size)
+        metadata = ForwardMetadata(
+            positions=positions,
+            slot_mapping=slots,
+            block_tables=self._block_tables[:, :max_blocks].index_select(0, rows),
+            query_start_loc=query_start_loc,
+            seq_lens=seq_lens,
+            logits_indices=logits,
+            block_size=self._block_size,
+            max_query_len=layout.max_query_len,
+            max_seq_len=layout.max_seq_len,
+        )
+        return UploadedStep(ids, metadata, draws, start)
+
+    def keep_tokens(self, draw_indices: Tensor, token_ids: Tensor) -> None:
+        """Keep what a step draws as the last tokens of its rows.
+
+        Args:
+            draw_indices: of the step's `UploadedStep`.
+            token_ids: [num_draws] int64, on the device.
+        """
+        self._last_tokens.index_copy_(0, draw_indices, token_ids)
+
+    def _take_changes(self) -> np.ndarray:
+        """Return the flat places of all blocks that the device lacks; they count as sent from here on.
+
+        A place may occur twice: both times the table's own number goes there.
+        """
+        if not self._changes:
+            return np.empty(0, dtype=np.int64)
+        width = self._table.block_tables.shape[1]
+        places = [np.arange(index * width + start, index * width + end) for index, start, end in self._changes]
+        self._changes.clear()
+        return np.concatenate(places)
+
+    def _grow(self) -> None:
+        """Follow the table, which grows with its rows and with the longest of them."""
+        num_rows, max_blocks = self._table.block_tables.shape
+        old_rows, old_blocks = self._block_tables.shape
+        if (num_rows, max_blocks) == (old_rows, old_blocks):
+            return
+        block_tables = self._block_tables.new_zeros(num_rows, max_blocks)
+        block_tables[:old_rows, :old_blocks] = self._block_tables
+        last_tokens = self._last_tokens.new_zeros(num_rows)
+        last_tokens[:old_rows] = self._last_tokens
+        self._block_tables, self._last_tokens = block_tables, last_tokens
