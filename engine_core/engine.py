@@ -27,6 +27,7 @@ from .request import Request
 from .scheduler import ScheduledChild, Scheduler, SchedulerOutput
 from .step_builder import StepBuilder
 from .step_costs import StepCosts, StepShape
+from .step_totals import StepTotals
 from .utilities import Utilities
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Engine:
         self._scheduler = Scheduler(step_limits, self._cache, target_itl_s=config.scheduler.target_itl_ms / 1000)
         self._admission = Admission(config.scheduler, self._scheduler.waiting)
         self._costs = StepCosts()
+        self._totals = StepTotals()
         self._outbox = Outbox()
         self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox)
         self._step_builder = StepBuilder(executor_epoch)
@@ -88,11 +90,6 @@ class Engine:
         self._in_flight: deque[_StepInFlight] = deque()
         self._has_news = False  # whether anything happened since nothing could be scheduled
         self._num_requests = 0
-        self._num_steps = 0
-        self._num_scheduled_tokens = 0
-        self._step_s = 0.0
-        self._num_busy_rows = 0
-        self._num_available_rows = 0
 
     def add_request(self, client: ClientId, request: AddRequest, now: float) -> None:
         """Accept a request, or refuse it; either is told with the next outputs.
@@ -189,9 +186,8 @@ class Engine:
         if not output.scheduled:
             self._has_news = False
             return None
-        if self._scheduler.waiting:  # with an empty queue, rows idle for lack of requests
-            self._num_busy_rows += len(output.scheduled)
-            self._num_available_rows += self._scheduler.max_num_seqs
+        if self._scheduler.waiting:
+            self._totals.leave_waiting(len(output.scheduled), self._scheduler.max_num_seqs)
         self._outbox.schedule(output.beginners)
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
@@ -219,9 +215,7 @@ class Engine:
         self._in_flight.popleft()
         if self._blame:
             self._clear_of_blame(step)
-        self._num_steps += 1
-        self._num_scheduled_tokens = step.num_scheduled_tokens
-        self._step_s = result.step_s
+        self._totals.finish(result, step.num_scheduled_tokens)
         self._costs.observe(step.shape, result.step_s)
         self._has_news = True
 
@@ -280,24 +274,10 @@ class Engine:
     @property
     def stats(self) -> StepStats:
         """The state now, and the counters since the start."""
-        pool = self._cache.pool
-        return StepStats(
-            num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
-            num_blocks=len(pool.blocks),
-            num_used_blocks=pool.num_used_blocks,
-            num_steps=self._num_steps,
-            num_scheduled_tokens=self._num_scheduled_tokens,
-            num_prompt_tokens=self._processor.num_prompt_tokens,
-            num_generation_tokens=self._processor.num_generation_tokens,
-            prefix_cache_queries=self._scheduler.prefix_cache_queries,
-            prefix_cache_hits=self._scheduler.prefix_cache_hits,
-            num_preemptions=self._scheduler.num_preemptions,
-            step_s=self._step_s,
-            num_filled_slots=self._cache.num_filled_slots(self._scheduler.running),
-            num_busy_rows=self._num_busy_rows,
-            num_available_rows=self._num_available_rows,
-            num_waiting_tokens=self._scheduler.waiting.num_new_tokens,
+        return self._totals.stats(
+            self._scheduler,
+            self._cache,
+            self._processor,
             num_executor_restarts=self._num_executor_restarts,
             is_serving=self._is_serving,
         )

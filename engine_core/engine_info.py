@@ -74,4 +74,5 @@ def engine_info(
         seed=config.model.seed,
         startup=(("start executor process", max(process_s, 0.0)), *executor.startup),
         memory=executor.memory,
+        device_name=executor.device_name,
     )

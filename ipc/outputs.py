@@ -128,8 +128,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         model_path: the local file or directory; a client on the same machine loads the tokenizer from it.
         served_model_names: the names that HTTP clients use.
         vocab_size: token ids below it are valid.
+        device: its type, "cpu" or "cuda".
         startup: (phase, seconds) in the order of the start.
         memory: one line with the whole memory budget.
+        device_name: for people, as "NVIDIA H200"; empty for a CPU.
         seed: from it clients derive the seeds of requests that bring none; None: they draw random ones.
     """
 
@@ -152,6 +154,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     enable_prefix_caching: bool
     startup: tuple[tuple[str, float], ...] = ()
     memory: str = ""
+    device_name: str = ""
     seed: int | None = None
 
 

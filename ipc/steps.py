@@ -129,8 +129,10 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
 
     Attributes:
         num_blocks: KV blocks allocated.
+        device: its type, "cpu" or "cuda".
         startup: (phase, seconds) in order.
         memory: one line with the whole memory budget.
+        device_name: for people, as "NVIDIA H200"; empty for a CPU.
     """
 
     executor_epoch: int
@@ -140,6 +142,7 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     kv_cache_dtype: str
     startup: tuple[tuple[str, float], ...] = ()
     memory: str = ""
+    device_name: str = ""
 
 
 class ExecutorBusy(Message, frozen=True, kw_only=True):

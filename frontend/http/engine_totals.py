@@ -7,8 +7,8 @@ import msgspec
 from pagewire.ipc.outputs import CoreKey, StepStats
 
 _COUNTERS = (
-    "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions",
-    "num_busy_rows", "num_available_rows", "num_executor_restarts",
+    "num_steps", "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits",
+    "num_preemptions", "num_busy_rows", "num_available_rows", "num_executor_restarts", "device_s", "host_gap_s",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ class EngineTotals:
         self._core = core
         self.latest = stats
 
-    def total(self, name: str) -> int:
-        """Return the total of a counter of `StepStats`."""
-        total: int = getattr(self._base, name) + getattr(self.latest, name)
+    def total(self, name: str) -> float:
+        """Return the total of a counter of `StepStats`: a whole number, or seconds."""
+        total: float = getattr(self._base, name) + getattr(self.latest, name)
         return total

@@ -217,6 +217,7 @@ class Metrics(Collector):
         yield self._counter("num_preemptions", [({}, totals.total("num_preemptions"))])
         yield self._counter("busy_rows", [({}, totals.total("num_busy_rows"))], prefix="pagewire")
         yield self._counter("available_rows", [({}, totals.total("num_available_rows"))], prefix="pagewire")
+        yield from self._step_times()
         yield self._restarts()
         yield self._counter("prompt_tokens_cached", [({}, self._num_prompt_tokens_cached)])
         yield self._counter(
@@ -229,6 +230,16 @@ class Metrics(Collector):
         yield self._counter(
             "request_success", [({"finished_reason": reason}, count) for reason, count in self._finished.items()]
         )
+
+    def _step_times(self) -> Iterator[Metric]:
+        for name, counter in (
+            ("steps", "num_steps"),
+            ("device_seconds", "device_s"),
+            ("host_gap_seconds", "host_gap_s"),
+        ):
+            family = CounterMetricFamily(f"pagewire_{name}", _help(name), labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), self.totals.total(counter))
+            yield family
 
     def _restarts(self) -> Metric:
         family = CounterMetricFamily("pagewire_restarts", _help("restarts"), labels=[*self._labels, "process"])
@@ -307,6 +318,9 @@ _HELP = {
     "kv_slots_filled_perc": "Share of the slots of used KV blocks that hold a token, from 0 to 1.",
     "busy_rows": "Rows that computed, of the steps that left requests waiting.",
     "available_rows": "Rows that the steps which left requests waiting could have had.",
+    "steps": "Steps that came back from the executor.",
+    "device_seconds": "Time that the device computed, of all steps.",
+    "host_gap_seconds": "Time that the device idled before a step, waiting for its launch, though there was work.",
     "prompt_tokens": "Prompt tokens prefilled, computed or cached.",
     "generation_tokens": "Output tokens drawn.",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",

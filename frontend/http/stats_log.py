@@ -27,8 +27,8 @@ class StatsLog:
         self._memory = "CPU" if device == "cpu" else "GPU"
         self._clock = clock
         self._time = clock()
-        self._num_prompt_tokens = 0
-        self._num_generation_tokens = 0
+        self._num_prompt_tokens = 0.0
+        self._num_generation_tokens = 0.0
         self._was_busy = False
 
     async def run(self, interval_s: float = INTERVAL_S) -> None:

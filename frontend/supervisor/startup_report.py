@@ -49,11 +49,12 @@ def read_phases(log_lines: Iterable[str]) -> dict[str, float]:
 
 def describe_engine(info: EngineInfo) -> list[str]:
     """Return what the engine holds: the model, the memory budget and the KV blocks."""
+    device = f"{info.device} ({info.device_name})" if info.device_name else info.device
     on_cpu, on_gpu = (info.num_blocks, 0) if info.device == "cpu" else (0, info.num_blocks)
     num_tokens = info.num_blocks * info.block_size
     num_longest = num_tokens / info.max_model_len
     return [
-        f"{info.model}: {info.dtype} on {info.device}, context of {info.max_model_len} tokens",
+        f"{info.model}: {info.dtype} on {device}, context of {info.max_model_len} tokens",
         *([info.memory] if info.memory else []),
         f"# GPU blocks: {on_gpu}, # CPU blocks: {on_cpu}",
         f"KV pool: {num_tokens} tokens of {info.kv_cache_dtype}, {num_longest:.1f} requests of the longest context",

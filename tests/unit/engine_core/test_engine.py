@@ -4,6 +4,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.codec import core_messages, encode
@@ -11,9 +12,9 @@ from pagewire.ipc.errors import ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import FinishReason
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.steps import StepResult
-from tests.support.builders import build_driver, build_request
+from tests.support.builders import VOCAB_SIZE, build_driver, build_request
 from tests.support.engine_driver import ALICE
-from tests.support.fake_executor import TOKEN_S
+from tests.support.fake_executor import TOKEN_S, FakeExecutor
 
 BOB = ClientId(b"bob")
 
@@ -171,6 +172,24 @@ def test_every_step_is_told_to_every_client_that_waits():
     assert (news.starts, news.deltas, news.ends) == ([], [], []), "a chunk of a prompt brings no token"
     assert news.stats.num_scheduled_tokens == 4
     assert news.stats.num_steps == 1
+
+
+def test_times_of_steps_add_up_and_those_that_were_lost_do_not_count():
+    driver = build_driver(is_async=True)
+    driver.add(build_request(1, [1, 2], max_tokens=5))
+    driver.send()
+    driver.send()
+    times = ({"step_s": 0.75, "device_s": 0.5, "host_gap_s": 0.25}, {"step_s": 0.125, "device_s": 0.125})
+    for given in times:
+        driver.results[0] = replace(driver.results[0], **given)
+        driver.receive()
+    stats = driver.engine.stats
+    assert (stats.num_steps, stats.step_s, stats.device_s, stats.host_gap_s) == (2, 0.125, 0.625, 0.25)
+    driver.send()
+    driver.restart_executor(FakeExecutor(num_blocks=64, block_size=4, vocab_size=VOCAB_SIZE), 2)
+    stats = driver.engine.stats
+    assert (stats.num_steps, stats.device_s, stats.host_gap_s) == (2, 0.625, 0.25)
+    driver.run()
 
 
 def test_rows_count_while_requests_wait_and_not_once_the_queue_is_empty():

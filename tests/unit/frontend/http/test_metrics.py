@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -80,6 +82,23 @@ def test_restarts_are_counted_by_process_and_go_on_after_those_of_the_core():
     assert (restarts("core"), restarts("executor")) == (1, 3)
 
 
+def test_time_of_the_device_and_its_gaps_go_on_after_those_of_a_core():
+    epoch = 1
+    metrics = Metrics("m", engine_info(), core=lambda: ("", epoch))
+    registry = registered(metrics)
+
+    def values() -> list[float | None]:
+        names = ("steps", "device_seconds", "host_gap_seconds")
+        return [registry.get_sample_value(f"pagewire_{name}_total", _LABELS) for name in names]
+
+    assert values() == [0, 0, 0]
+    metrics.step_done(StepStats(num_steps=3, device_s=1.5, host_gap_s=0.25))
+    assert values() == [3, 1.5, 0.25]
+    epoch = 2
+    metrics.step_done(StepStats(num_steps=1, device_s=0.5))
+    assert values() == [4, 2.0, 0.25]
+
+
 def test_request_is_counted_by_reason_and_phase():
     metrics = Metrics("m", engine_info())
     metrics.request_done(record(finish_reasons=("stop", "length"), n=2))
@@ -144,6 +163,13 @@ async def test_scrape_has_every_name_that_dashboards_read():
                 families = {family.name for family in text_string_to_metric_families(await response.text())}
             assert {f"vllm:{name}" for name in _DASHBOARD_NAMES.split()} <= families
             assert "process_resident_memory_bytes" in families
+
+
+def test_every_family_stands_in_the_document():
+    metrics = Metrics("m", engine_info())
+    page = (Path(__file__).resolve().parents[4] / "docs" / "http-server.md").read_text(encoding="utf-8")
+    names = [family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_memory_waste_and_row_use_can_be_read_off_a_scrape():

@@ -29,13 +29,19 @@ def test_failing_phase_is_timed_too():
 
 @pytest.mark.parametrize(
     ("device", "expected"),
-    [("cpu", "# GPU blocks: 0, # CPU blocks: 30"), ("cuda:0", "# GPU blocks: 30, # CPU blocks: 0")],
+    [("cpu", "# GPU blocks: 0, # CPU blocks: 30"), ("cuda", "# GPU blocks: 30, # CPU blocks: 0")],
 )
 def test_blocks_are_counted_where_they_lie(device: str, expected: str):
     info = replace(engine_info(), device=device, num_blocks=30, block_size=16, max_model_len=100)
     lines = describe_engine(info)
     assert expected in lines
     assert any("480 tokens" in line and "4.8 requests" in line for line in lines)
+
+
+def test_device_is_named_where_its_type_does_not_say_it_all():
+    info = replace(engine_info(), device="cuda", device_name="NVIDIA H200")
+    assert " on cuda (NVIDIA H200), context of " in describe_engine(info)[0]
+    assert " on cpu, context of " in describe_engine(replace(info, device="cpu", device_name=""))[0]
 
 
 def test_phases_can_be_read_back_from_a_log():
