@@ -1,0 +1,158 @@
+"""Compiles a launch table for several targets, on several processes."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..backend import prepare_triton
+from ..launches.row import CompileCase, CompileCases, LaunchRow
+from .report import CompileReport
+from .targets import TARGETS
+
+_MAX_ERROR_CHARS = 2000  # a compiler may quote the whole program
+
+LAUNCH_TABLE = "pagewire.gpu_executor.kernels.triton.launch_table"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """One compilation, in words that another process understands (a kernel can't be sent to it).
+
+    Attributes:
+        table: module that has `TABLE` and `COMPILE_CASES`.
+        kernel: whose row.
+        row: number of the row among the kernel's.
+        case: number of the case among the row's.
+        label: the case's.
+        has_dot: the case's.
+        target: name of the target.
+    """
+
+    table: str
+    kernel: str
+    row: int
+    case: int
+    label: str
+    has_dot: bool
+    target: str
+
+
+def list_jobs(targets: Sequence[str], *, table: str = LAUNCH_TABLE, kernels: Sequence[str] = ()) -> list[CompileJob]:
+    """Return the compilations of a launch table.
+
+    A case that needs a newer NVIDIA device than a target is left out for that target.
+
+    Args:
+        targets: their names.
+        table: module that has `TABLE` and `COMPILE_CASES`.
+        kernels: names of kernels; none: all.
+
+    Raises:
+        ConfigError: Triton can't be used here.
+        ValueError: a target or a kernel is unknown.
+    """
+    prepare_triton(interpreted=False)
+    rows_of, cases_of = _load_table(table)
+    for kind, names, known in (("target", targets, TARGETS), ("kernel", kernels, rows_of)):
+        if unknown := sorted(set(names) - set(known)):
+            raise ValueError(f"unknown {kind} {', '.join(unknown)}: there are {', '.join(known)}")
+    return [
+        CompileJob(table, kernel, number, index, case.label, case.has_dot, target)
+        for kernel, rows in rows_of.items()
+        if not kernels or kernel in kernels
+        for number, row in enumerate(rows)
+        for index, case in enumerate(cases_of[kernel](row))
+        for target in targets
+        if _has_capability(target, case)
+    ]
+
+
+def compile_jobs(jobs: Sequence[CompileJob], *, num_processes: int) -> Iterator[CompileReport]:
+    """Compile, and yield a report on each as it is done.
+
+    What Triton writes goes into a temporary folder: nothing that was compiled before is taken, nothing stays.
+
+    Args:
+        jobs: what to compile.
+        num_processes: that compile at a time.
+    """
+    with tempfile.TemporaryDirectory(prefix="pagewire-kernels-") as cache:
+        # Those with matrix products take seconds, the others tenths: begun last, one would keep all others waiting.
+        waiting = sorted(jobs, key=lambda job: not job.has_dot)
+        lost: list[CompileJob] = []
+        yield from _run(waiting, num_processes, cache, lost.append)
+        # A compiler that aborts takes its process along, and the pool with it. Alone, each shows if it was the one.
+        for job in lost:
+            yield from _run([job], 1, cache, lambda job: None, is_alone=True)
+
+
+def _run(
+    jobs: Sequence[CompileJob],
+    num_processes: int,
+    cache: str,
+    on_lost: Callable[[CompileJob], None],
+    *,
+    is_alone: bool = False,
+) -> Iterator[CompileReport]:
+    # Not forked: Triton and torch have threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, context, _prepare_process, (cache,)) as pool:
+        futures: dict[Future[CompileReport], CompileJob] = {}
+        for job in jobs:
+            futures[pool.submit(_compile, job)] = job
+        for future in as_completed(futures):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                if is_alone:
+                    yield _report(futures[future], 0.0, error="the compiler ended its process")
+                else:
+                    on_lost(futures[future])
+
+
+def _prepare_process(cache: str) -> None:
+    os.environ["TRITON_CACHE_DIR"] = cache
+    prepare_triton(interpreted=False)
+
+
+def _compile(job: CompileJob) -> CompileReport:
+    from .compile_case import compile_case  # imports Triton: not before it was prepared
+
+    rows_of, cases_of = _load_table(job.table)
+    row = rows_of[job.kernel][job.row]
+    case = cases_of[job.kernel](row)[job.case]
+    started = time.perf_counter()
+    # A report of all that fails is the purpose, and a compiler's stages raise what they like: assertions too.
+    try:
+        facts = asdict(compile_case(row, case, TARGETS[job.target]))
+    except Exception as exc:
+        facts = {"error": f"{type(exc).__name__}: {exc}"[:_MAX_ERROR_CHARS]}
+    return _report(job, time.perf_counter() - started, **facts)
+
+
+def _report(job: CompileJob, seconds: float, **facts: Any) -> CompileReport:  # `CompileReport` has their types
+    return CompileReport(
+        kernel=job.kernel, row=job.row, case=job.label, target=job.target, has_dot=job.has_dot, seconds=seconds, **facts
+    )
+
+
+def _load_table(name: str) -> tuple[Mapping[str, Sequence[LaunchRow]], Mapping[str, CompileCases]]:
+    module = importlib.import_module(name)
+    rows: dict[str, list[LaunchRow]] = {}
+    for row in module.TABLE:
+        rows.setdefault(row.kernel, []).append(row)
+    return rows, module.COMPILE_CASES
+
+
+def _has_capability(target: str, case: CompileCase) -> bool:
+    architecture = TARGETS[target].architecture
+    return not isinstance(architecture, int) or architecture >= case.least_capability
