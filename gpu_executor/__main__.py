@@ -18,6 +18,7 @@ from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import ExecutorFailed, FromExecutor, LoadModel, Shutdown, ToExecutor
 
 from .pulse import Pulse, longest_silence_s
+from .step_pipeline import StepPipeline
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -99,6 +100,11 @@ def _import_worker(channel: PairChannel[ToExecutor], started: float) -> Worker:
 def _answer(channel: PairChannel[ToExecutor], worker: Worker, reply: FromExecutor | None) -> None:
     """Send a reply, and answer what comes until the core says `Shutdown`."""
     try:
+        if worker.launches_ahead:
+            if reply is not None:
+                channel.send(reply)
+            StepPipeline(channel, worker).run()
+            return
         while True:
             if reply is not None:
                 channel.send(reply)

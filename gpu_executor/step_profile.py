@@ -2,6 +2,9 @@
 
 Ops are summed up by kind: within a forward they stand one after the other, each as long as all its calls in all layers
 took, and not where they happened. A span an op and layer would be hundreds a step and slow down what it shows.
+
+Where a GPU computes, these are the times of the launches; how long it took itself stands at the span that finishes the
+step.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pagewire.ipc.steps import ExecuteStep, StepResult, ToExecutor
 
 from .kernels.ops import Ops
 from .model_runner import ModelRunner
+from .step_in_flight import StepInFlight
 
 # Those that call no other op.
 _SMALL_OPS = (
@@ -50,13 +54,30 @@ def trace_runner(trace: StepTrace, runner: ModelRunner, ops: Ops) -> None:
             trace.add(name, start_ns, end_ns, details={"calls": time_of.num_calls})
             start_ns = end_ns
 
-    trace.wrap(runner, "execute", "step", describe=_describe_step, then=lambda *_: trace.step_done())
     trace.wrap(runner.batch, "plan", "plan")
     trace.wrap(runner.batch, "build_inputs", "build inputs")
     trace.wrap(runner.model, "forward", "forward", then=show_ops)
-    trace.wrap(runner.model, "choose_tokens", "output layer", then=show_ops)
-    trace.wrap(runner.sampler, "sample", "sample", then=show_ops)
+    if runner.launches_ahead:
+        _trace_launches(trace, runner)
+    else:
+        trace.wrap(runner, "execute", "step", describe=_describe_step, then=lambda *_: trace.step_done())
+        trace.wrap(runner.model, "choose_tokens", "output layer", then=show_ops)
+        trace.wrap(runner.sampler, "sample", "sample", then=show_ops)
     read_op_times()  # what came before is nobody's
+
+
+def _trace_launches(trace: StepTrace, runner: ModelRunner) -> None:
+    """Time the launch and the end of each step; what lies between is the device's time."""
+
+    def launched(_start_ns: int, _end_ns: int, in_flight: StepInFlight, step: ExecuteStep) -> None:
+        def describe(result: StepResult) -> dict[str, object]:
+            device_ms = {"device_ms": 1000 * result.device_s, "host_gap_ms": 1000 * result.host_gap_s}
+            return {**_describe_step(result, step), **device_ms}
+
+        trace.wrap(in_flight, "finish", "finish", describe=describe, then=lambda *_: trace.step_done())
+
+    trace.wrap(runner, "launch", "launch", then=launched)
+    trace.wrap(runner.sampler, "begin", "launch draws")
 
 
 def trace_channel(trace: StepTrace, channel: PairChannel[ToExecutor]) -> None:

@@ -10,12 +10,16 @@ from pagewire.ipc.errors import NotFound
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.step_trace import StepTrace
-from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel, ToExecutor
+from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorReady, FromExecutor, LoadModel, ToExecutor
 
 from .host_limits import HostLimits
 from .loading import StartupClock, load_executor
 from .model_runner import ModelRunner
+from .step_in_flight import StepInFlight
 from .step_profile import trace_channel, trace_runner
+
+# The first capture compiles kernels for shapes that no step has had: on a slow and busy machine, many seconds each.
+_CAPTURE_LIMIT_S = 120.0
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +29,7 @@ class Worker:
 
     Args:
         host: CPUs and memory.
-        channel: where the messages come from, for a timeline to show the waiting.
+        channel: where the messages come from: a timeline shows the waiting, and the core is told of long work.
         import_s: seconds that the process spent on imports, the first phase of its start.
     """
 
@@ -36,6 +40,17 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._epoch: int | None = None
         self._trace: StepTrace | None = None
+        self._max_steps_in_flight = 1
+
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether steps are launched before those before them are done: then `launch` is to be called, not `handle`."""
+        return self._runner is not None and self._runner.launches_ahead
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        """Steps that the core sends before it has the result of the first."""
+        return self._max_steps_in_flight
 
     def close(self) -> None:
         """Write what there is of a timeline: no message comes any more."""
@@ -58,8 +73,36 @@ class Worker:
             case CallUtility():
                 return self._call(message)
 
+    def launch(self, step: ExecuteStep) -> StepInFlight | None:
+        """Launch a step; None for one of another epoch."""
+        if self._runner is None or step.executor_epoch != self._epoch:
+            return None
+        return self._runner.launch(step)
+
+    def must_pause(self) -> bool:
+        """Say whether steps are to be held up for a call of `idle`: what it would do would speed up many of them."""
+        graphs = None if self._runner is None else self._runner.graphs
+        return graphs is not None and graphs.is_due()
+
+    def idle(self) -> bool:
+        """Capture a graph, after the core was told that it takes a while; return whether there was one to capture.
+
+        No step may be in flight.
+        """
+        if self._runner is None or self._runner.graphs is None:
+            return False
+        reason = self._runner.graphs.next_capture()
+        if reason is None:
+            return False
+        if self._channel is not None and self._epoch is not None:
+            self._channel.send(ExecutorBusy(executor_epoch=self._epoch, reason=reason, limit_s=_CAPTURE_LIMIT_S))
+        self._runner.forget_last_step()
+        self._runner.graphs.capture()
+        return True
+
     def _load(self, message: LoadModel) -> ExecutorReady:
         self._epoch = message.executor_epoch
+        self._max_steps_in_flight = 2 if message.config.scheduler.async_scheduling else 1
         loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
         self._runner = loaded.runner
         path = message.config.observability.profile_steps

@@ -72,12 +72,12 @@ class ReservedToken(NamedTuple):
     """The place of a token that is being drawn.
 
     Attributes:
-        index: of the row in the table.
+        row_index: its row's place in the table.
         generation: of that place when the token was reserved: another row may have it by now.
         position: of the token in its row.
     """
 
-    index: int
+    row_index: int
     generation: int
     position: int
 

@@ -67,11 +67,11 @@ class _Event(Marker):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._event = torch.cuda.Event(enable_timing=True, blocking=True)
+        self._event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]  # torch's
         self._event.record()
 
     def is_reached(self) -> bool:
-        return bool(self._event.query())
+        return bool(self._event.query())  # type: ignore[no-untyped-call]  # torch's
 
     def wait(self) -> None:
         # The calling thread may never have used a GPU: its current one would be the first, and be set up for it.
