@@ -24,7 +24,8 @@ def paged_attention(
     query: Tensor, kv_cache: LayerKVCache, plan: AttentionPlan, scale: float, soft_cap: float | None = None
 ) -> Tensor:
     """See `Ops.paged_attention`; `plan` is made of its metadata, window and head counts."""
-    output = torch.empty_like(query)
+    has_padding = sum(len(group.tokens) for group in plan.groups) < len(query)
+    output = torch.zeros_like(query) if has_padding else torch.empty_like(query)
     scaled = query.float() * scale
     for group in plan.groups:
         output.index_copy_(0, group.tokens, _attend(scaled, kv_cache, plan.shape, group, soft_cap).to(query.dtype))

@@ -87,7 +87,7 @@ class AttentionPlan:
 
 
 def plan_attention(metadata: ForwardMetadata, shape: TileShape, sliding_window: int | None) -> AttentionPlan:
-    """Cut a step into tiles.
+    """Cut a step into tiles. Rows that only pad it have no keys, and get none.
 
     Args:
         metadata: the step.
@@ -95,6 +95,8 @@ def plan_attention(metadata: ForwardMetadata, shape: TileShape, sliding_window: 
         sliding_window: keys a token sees, its own included; None: all before it.
     """
     tiles = _cut_into_tiles(metadata, shape.tokens, sliding_window)
+    if not tiles.num_steps.all():
+        tiles = tiles.select(np.flatnonzero(tiles.num_steps))
     block_tables = metadata.block_tables.cpu().numpy()
     groups = tuple(
         _build_group(tiles.select(chosen), metadata, block_tables, shape, sliding_window)
