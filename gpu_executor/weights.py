@@ -23,7 +23,9 @@ from pagewire.checkpoint.gguf_file import GGUFFile
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.errors import ConfigError, MachineError
 
+from .compute_dtype import CHECKPOINT_DTYPES
 from .formats.checkpoint_tensor import CheckpointTensor
+from .formats.dummy import dummy_tensors
 from .formats.gguf import iterate_gguf
 from .formats.safetensors import open_safetensors
 from .layers.weight_target import WeightTarget
@@ -48,13 +50,19 @@ class _Match(NamedTuple):
 
 
 def load_weights(
-    model: Model, config: ModelConfig, *, num_threads: int = 1, check_size: Callable[[int], None] | None = None
+    model: Model,
+    config: ModelConfig,
+    *,
+    load_format: str = "auto",
+    num_threads: int = 1,
+    check_size: Callable[[int], None] | None = None,
 ) -> None:
     """Read the checkpoint that `config` was read from into `model`, and make it ready to run.
 
     Args:
         model: filled in place.
         config: what the checkpoint is.
+        load_format: "auto": read it; "dummy": random weights in its place, for which config.json is enough.
         num_threads: that read and unpack; more than 8 are not used.
         check_size: called with the bytes that the loaded weights will take, before any is read; raises if they are too
             many.
@@ -64,7 +72,7 @@ def load_weights(
             one of another shape or of a form that can't be read. The message names the tensor.
         MachineError: if memory runs out.
     """
-    with _open_checkpoint(config) as tensors:
+    with _open_checkpoint(model, config, load_format) as tensors:
         matches = _match(model, config, tensors)
         num_bytes = sum(match.num_bytes for match in matches)
         if check_size is not None:
@@ -74,15 +82,28 @@ def load_weights(
 
 
 @contextmanager
-def _open_checkpoint(config: ModelConfig) -> Iterator[Iterable[CheckpointTensor]]:
+def _open_checkpoint(model: Model, config: ModelConfig, load_format: str) -> Iterator[Iterable[CheckpointTensor]]:
     # The files are mapped only while they are read: their pages count as this process's memory.
     path = Path(config.model_path)
-    if config.file_format == "gguf":
+    if load_format == "dummy":
+        yield _dummy_checkpoint(model, config)
+    elif config.file_format == "gguf":
         with GGUFFile(path) as file:
             yield iterate_gguf(file, config)
     else:
         with open_safetensors(path) as tensors:
             yield tensors
+
+
+def _dummy_checkpoint(model: Model, config: ModelConfig) -> list[CheckpointTensor]:
+    dtype = CHECKPOINT_DTYPES.get(config.dtype)
+    if dtype is None:
+        raise ConfigError(
+            f"--load-format dummy: {config.model_path} holds packed weights, which have no random form; leave the flag "
+            "out, or name a directory with a config.json.",
+            param="load_format",
+        )
+    return dummy_tensors(((target.name, target.shape) for target in model.weight_targets()), dtype)
 
 
 def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor]) -> list[_Match]:
@@ -120,11 +141,16 @@ def _read_one(match: _Match) -> None:
     except (MemoryError, RuntimeError) as exc:
         # The frames below hold views of the mapped file, which could not be closed while they live.
         traceback.clear_frames(exc.__traceback__)
-        if isinstance(exc, MemoryError) or "can't allocate memory" in str(exc):  # torch has no class of its own for it
+        if _is_out_of_memory(exc):
             raise MachineError(
                 f"{match.tensor.source}: no memory is left to load it; serve a smaller model, or free memory."
             ) from exc
         raise
+
+
+def _is_out_of_memory(exc: MemoryError | RuntimeError) -> bool:
+    # torch has a class of its own for GPUs alone.
+    return isinstance(exc, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(exc)
 
 
 @contextmanager

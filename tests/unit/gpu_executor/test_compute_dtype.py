@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import pytest
 import torch
@@ -7,9 +9,10 @@ import torch
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.compute_dtype import (
     compute_dtype,
-    cpu_has_native_bf16,
     describe_dtypes,
+    dtype_name,
     resolve_dtype,
+    resolve_kv_dtype,
 )
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
@@ -25,7 +28,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
         ("float32", torch.float32, torch.bfloat16),
         ("float16", torch.float32, torch.float16),
         ("quantized", torch.float32, torch.bfloat16),
-        ("bfloat16", torch.bfloat16 if cpu_has_native_bf16() else torch.float32, torch.bfloat16),
+        ("bfloat16", torch.bfloat16, torch.bfloat16),
     ],
 )
 def test_auto_follows_the_checkpoint_as_far_as_the_device_is_fast(
@@ -33,14 +36,64 @@ def test_auto_follows_the_checkpoint_as_far_as_the_device_is_fast(
 ) -> None:
     config = msgspec.structs.replace(load_model_config(tiny_checkpoint()), dtype=stored)
     ops = select_ops("reference")
-    assert resolve_dtype("auto", config, CPU, ops) == on_cpu
-    assert resolve_dtype("auto", config, GPU, ops) == on_gpu
-    assert resolve_dtype("half", config, CPU, ops) == torch.float16
+    assert resolve_dtype("auto", config, CPU, ops, has_bfloat16=True) == on_cpu
+    assert resolve_dtype("auto", config, CPU, ops, has_bfloat16=False) == torch.float32
+    assert resolve_dtype("auto", config, GPU, ops, has_bfloat16=True) == on_gpu
+    assert resolve_dtype("half", config, CPU, ops, has_bfloat16=False) == torch.float16
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16", "quantized"])
+def test_a_gpu_without_bfloat16_computes_in_float16_and_says_what_that_may_cost(
+    stored: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = msgspec.structs.replace(load_model_config(tiny_checkpoint()), dtype=stored)
+    with caplog.at_level(logging.WARNING):
+        assert resolve_dtype("auto", config, GPU, ReferenceOps(), has_bfloat16=False) == torch.float16
+    assert ("65,504" in caplog.text) == (stored == "bfloat16")
+
+
+def test_bfloat16_asked_of_a_gpu_without_it_is_refused_with_the_remedy() -> None:
+    config, ops = load_model_config(tiny_checkpoint()), ReferenceOps()
+    with pytest.raises(ConfigError, match=r"--dtype bfloat16: .*8\.0.*give float16"):
+        resolve_dtype("bfloat16", config, GPU, ops, has_bfloat16=False)
+    with pytest.raises(ConfigError, match=r"--kv-cache-dtype bfloat16: .*give float16"):
+        resolve_kv_dtype("bfloat16", torch.float16, GPU, ops, has_bfloat16=False)
+    # A CPU converts what it has no instructions for.
+    assert resolve_dtype("bfloat16", config, CPU, ops, has_bfloat16=False) == torch.bfloat16
+    assert resolve_kv_dtype("bfloat16", torch.float32, CPU, ops, has_bfloat16=False) == torch.bfloat16
 
 
 def test_unknown_dtype_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"int4.*bfloat16"):
-        resolve_dtype("int4", load_model_config(tiny_checkpoint()), CPU, select_ops("reference"))
+        resolve_dtype("int4", load_model_config(tiny_checkpoint()), CPU, ReferenceOps(), has_bfloat16=True)
+
+
+@pytest.mark.parametrize(
+    ("requested", "on_cpu", "on_gpu", "name"),
+    [
+        ("auto", torch.float16, torch.bfloat16, None),
+        ("float32", torch.float32, torch.float32, "float32"),
+        ("fp8", torch.float8_e4m3fn, torch.float8_e4m3fn, "fp8_e4m3"),
+        ("fp8_e4m3", torch.float8_e4m3fn, torch.float8_e4m3fn, "fp8_e4m3"),
+        ("fp8_e5m2", torch.float8_e5m2, torch.float8_e5m2, "fp8_e5m2"),
+    ],
+)
+def test_the_cache_has_the_models_dtype_on_a_gpu_unless_another_is_asked_for(
+    requested: str, on_cpu: torch.dtype, on_gpu: torch.dtype, name: str | None
+) -> None:
+    for device, expected in ((CPU, on_cpu), (GPU, on_gpu)):
+        dtype = resolve_kv_dtype(requested, torch.bfloat16, device, ReferenceOps(), has_bfloat16=True)
+        assert dtype == expected
+        assert name is None or dtype_name(dtype) == name
+
+
+def test_kernels_without_8_bit_caches_refuse_them_with_the_remedy() -> None:
+    class Ops(ReferenceOps):
+        name = "cpu"
+        has_fp8_kv_cache = False
+
+    with pytest.raises(ConfigError, match=r"--kv-cache-dtype fp8_e5m2: the cpu kernels .*--device cuda"):
+        resolve_kv_dtype("fp8_e5m2", torch.float32, CPU, Ops(), has_bfloat16=True)
 
 
 class Float32Ops(ReferenceOps):
@@ -64,7 +117,7 @@ def test_kernels_with_float32_activations_keep_weights_as_they_are_stored(
     requested: str, stored: str, weights: torch.dtype | None, description: str
 ) -> None:
     config, ops = msgspec.structs.replace(load_model_config(tiny_checkpoint()), dtype=stored), Float32Ops()
-    dtype = resolve_dtype(requested, config, CPU, ops)
+    dtype = resolve_dtype(requested, config, CPU, ops, has_bfloat16=True)
     assert dtype == weights
     assert compute_dtype(dtype, ops) == torch.float32
     assert describe_dtypes(dtype, config, ops) == description
