@@ -42,6 +42,7 @@ class Ops(SamplingOps, ABC):
         has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
         draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
             tokens are drawn there, and the next step takes them from there.
+        has_fp8_kv_cache: keys and values may be stored in 8 bits, e4m3 or e5m2.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Ops(SamplingOps, ABC):
     has_float32_activations: bool = False
     has_own_threads: bool = False
     draws_on_device: bool = False
+    has_fp8_kv_cache: bool = True
 
     def describe(self) -> str:
         """Return what runs the ops, for people."""

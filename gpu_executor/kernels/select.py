@@ -100,6 +100,7 @@ def _triton_ops(device: torch.device, *, is_batch_invariant: bool, attention_bac
 
     if device.type == "cpu":
         logger.warning("the Triton kernels are interpreted on this CPU, thousands of times slower: for tests alone")
+    attention_backend = "triton" if attention_backend == "auto" else attention_backend
     return TritonOps(device, is_batch_invariant=is_batch_invariant, attention_backend=attention_backend)
 
 

@@ -35,6 +35,7 @@ class CpuOps(Ops):
     name = "cpu"
     keeps_quantized_weights = True
     has_float32_activations = True
+    has_fp8_kv_cache = False
     has_own_threads = True
 
     def __init__(self, num_threads: int, instruction_set: str = "auto") -> None:

@@ -52,10 +52,11 @@ def test_auto_takes_the_compiled_kernels_on_a_cpu() -> None:
 
 
 def test_auto_takes_the_triton_kernels_on_a_gpu(triton_modes: list[bool]) -> None:
-    ops = select_ops("auto", device=GPU, is_batch_invariant=True, attention_backend="triton")
-    assert isinstance(ops, FakeTritonOps)
-    assert ops.made_with == (GPU, True, "triton")
-    assert triton_modes == [False]
+    for asked, given in (("auto", "triton"), ("triton", "triton")):
+        ops = select_ops("auto", device=GPU, is_batch_invariant=True, attention_backend=asked)
+        assert isinstance(ops, FakeTritonOps)
+        assert ops.made_with == (GPU, True, given)
+    assert triton_modes == [False, False]
 
 
 def test_triton_on_a_cpu_is_interpreted_and_says_how_slow_that_is(

@@ -1,0 +1,89 @@
+"""Which device a model runs on: the one place where it is chosen, once at start."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from pagewire.ipc.errors import ConfigError
+
+from ..compute_dtype import cpu_has_native_bf16
+from ..host_limits import HostLimits
+from .base import Device
+from .cpu import CpuDevice
+from .cuda import CudaDevice
+from .requirements import DeviceFacts, check_requirements, read_device_facts, refusal
+
+logger = logging.getLogger(__name__)
+
+_INDEX = 0  # of the GPUs that CUDA_VISIBLE_DEVICES leaves
+
+
+class SelectedDevice(NamedTuple):
+    """A device that can be used, and whether it multiplies bf16 in hardware."""
+
+    device: Device
+    has_bfloat16: bool
+
+
+def select_device(
+    requested: str, kernels: str, host: HostLimits, find_gpu: Callable[[], DeviceFacts | str] | None = None
+) -> SelectedDevice:
+    """Return the device to run on.
+
+    Args:
+        requested: "cpu", "cuda" (AMD's GPUs too), or "auto": a GPU if there is one that will do and the kernels asked
+            for run there, else the CPU.
+        kernels: as `select_ops` knows them.
+        host: the CPU's limits.
+        find_gpu: returns what is known of the GPU, or why there is none; None: `find_gpu` below.
+
+    Raises:
+        ConfigError: a GPU is asked for, and there is none, or it is below what is needed.
+    """
+    # Triton's interpreter computes by numpy, which knows no bf16.
+    cpu_has_bfloat16 = kernels != "triton" and cpu_has_native_bf16()
+    if requested == "cpu" or (requested == "auto" and kernels == "cpu"):
+        return SelectedDevice(CpuDevice(host), cpu_has_bfloat16)
+    facts = (find_gpu or _find_gpu)()
+    reason = facts if isinstance(facts, str) else refusal(facts)
+    if isinstance(facts, str) or reason is not None:
+        if requested == "cuda":
+            raise ConfigError(f"--device cuda: {reason}.", param="device")
+        if kernels == "triton":
+            raise ConfigError(
+                f"--kernels triton: {reason}. (--device cpu has the kernels interpreted, for tests.)", param="kernels"
+            )
+        if not isinstance(facts, str):
+            logger.warning("the model runs on the CPU: %s", reason)
+        return SelectedDevice(CpuDevice(host), cpu_has_bfloat16)
+    for line in check_requirements(facts):
+        logger.warning("%s", line)
+    return SelectedDevice(CudaDevice(_INDEX), facts.has_bfloat16)
+
+
+def _find_gpu() -> DeviceFacts | str:
+    """Return what torch knows of the GPU, or why it sees none, as a clause with the remedy."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return (
+            f"this torch ({torch.__version__}) is built for CPUs alone; install a build of it for CUDA or ROCm, or "
+            "choose --device cpu"
+        )
+    if torch.cuda.is_available():
+        return read_device_facts(_INDEX)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return f"torch sees no GPU with CUDA_VISIBLE_DEVICES={visible!r}; unset it, or choose --device cpu"
+    return f"torch sees no GPU ({_why_not()}); install its driver, or choose --device cpu"
+
+
+def _why_not() -> str:
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as exc:  # what torch raises without a device, and without code for any
+        return str(exc).partition("\n")[0].rstrip(". ")
+    return "but its library loads"
