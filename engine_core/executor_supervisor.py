@@ -139,7 +139,9 @@ class ExecutorSupervisor:
                     yield message
                 case ExecutorBusy():
                     logger.debug("the executor is busy: %s", message.reason)
-                    if self._state is _State.LOADING or self._num_in_flight:
+                    if self._state is _State.SERVING:
+                        self._stall.announce(now, message.limit_s)
+                    else:  # a start is a row of announcements, each of which may be its last
                         self._stall.expect(now, message.limit_s)
                 case ExecutorFailed():
                     error = PagewireError.from_info(message.error)
@@ -175,7 +177,7 @@ class ExecutorSupervisor:
         is_failed_start = self._state is _State.LOADING and not death.came_from_outside
         self._state = _State.ENDING
         self._num_in_flight = 0
-        self._stall.rest()
+        self._stall.start_over()
         self._group.begin_kill()
         self._lost_s = now if self._lost_s is None else self._lost_s
         if not self._has_served:
@@ -226,6 +228,6 @@ class ExecutorSupervisor:
             is_loading = self._state is _State.LOADING
             what = "gave no sign of life while it started" if is_loading else "did not answer a step"
             limit = "" if self._stall.is_announced else " (--stall-limit)"
-            text = f"the executor {what} for {self._stall.allowed_s:g} s{limit}"
+            text = f"the executor {what} for {self._stall.allowed_s:.3g} s{limit}"
             return ExecutorDeath(text, came_from_outside=True)
         return None

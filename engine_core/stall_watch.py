@@ -25,6 +25,7 @@ class StallWatch:
         self.allowed_s = limit_s
         self.is_announced = False
         self._deadline = math.inf
+        self._busy_until = -math.inf
         self._last_look = -math.inf
 
     @property
@@ -33,15 +34,33 @@ class StallWatch:
         return self._deadline < math.inf
 
     def expect(self, now: float, limit_s: float = 0.0) -> None:
-        """Expect something from now on, within `limit_s` seconds if that is more than the limit."""
-        self.allowed_s = max(limit_s, self._limit_s)
-        self.is_announced = limit_s > self._limit_s
+        """Expect something from now on, within `limit_s` seconds if that is more than the limit.
+
+        While the executors are at work that they have announced, the time begins when that may last no longer.
+        """
+        self.allowed_s = max(limit_s, self._limit_s) + max(self._busy_until - now, 0.0)
+        self.is_announced = self.allowed_s > self._limit_s
         self._deadline = now + self.allowed_s
         self._last_look = now
+
+    def announce(self, now: float, limit_s: float) -> None:
+        """Note that the executors are at work between two steps, which may take `limit_s` seconds from now on.
+
+        They may owe an answer already, or be asked for one while they are at it. An answer does not end that time: it
+        may be one that was on its way.
+        """
+        self._busy_until = now + limit_s
+        if self.is_waiting:
+            self.expect(now)
 
     def rest(self) -> None:
         """Expect nothing: the executors have no work."""
         self._deadline = math.inf
+
+    def start_over(self) -> None:
+        """Expect nothing, and forget what was announced: those executors are gone."""
+        self.rest()
+        self._busy_until = -math.inf
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the time is over. Whatever has arrived must have been taken in before."""

@@ -48,6 +48,46 @@ def test_announced_work_may_take_longer_but_never_less_than_the_limit():
     assert not any(looks(watch, *every_half(20.0, 23.0)))
 
 
+def test_work_between_steps_puts_the_answer_off_that_is_owed():
+    watch = StallWatch(3.0)
+    watch.expect(0.0)
+    watch.announce(1.0, 5.0)
+    assert not any(looks(watch, *every_half(1.0, 9.0)))
+    assert watch.is_overdue(9.5)
+    assert (watch.allowed_s, watch.is_announced) == (8.0, True)
+
+
+def test_what_is_asked_for_while_executors_work_is_due_the_usual_time_after_that():
+    watch = StallWatch(3.0)
+    watch.announce(0.0, 5.0)
+    assert not watch.is_waiting, "nobody waits for it to end"
+    watch.expect(2.0)
+    assert not any(looks(watch, *every_half(2.0, 8.0)))
+    assert watch.is_overdue(8.5)
+
+
+def test_answer_that_was_on_its_way_does_not_end_the_announced_work():
+    watch = StallWatch(3.0)
+    watch.expect(0.0)
+    watch.announce(0.5, 5.0)
+    watch.rest()  # the answer
+    watch.expect(1.0)
+    assert not any(looks(watch, *every_half(1.0, 8.5)))
+    assert watch.is_overdue(9.0)
+
+
+def test_announced_work_counts_no_longer_once_its_time_is_over_or_its_executor_gone():
+    watch = StallWatch(3.0)
+    watch.announce(0.0, 5.0)
+    watch.expect(6.0)
+    assert (watch.allowed_s, watch.is_announced) == (3.0, False)
+    watch.announce(7.0, 100.0)
+    watch.start_over()
+    assert not watch.is_waiting
+    watch.expect(8.0)
+    assert (watch.allowed_s, watch.is_announced) == (3.0, False)
+
+
 def test_time_in_which_the_core_itself_was_stopped_does_not_count():
     watch = StallWatch(3.0)
     watch.expect(0.0)
