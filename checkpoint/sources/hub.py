@@ -66,6 +66,22 @@ def fetch_from_hub(reference: HubReference, *, cache_directory: Path | None, pro
         return download.run()
 
 
+def fetch_config_from_hub(reference: HubReference, *, cache_directory: Path | None, progress: bool) -> Path:
+    """Return a local directory with a hub model's config.json, and fetch nothing else.
+
+    Args:
+        reference: which model; a tag counts for nothing.
+        cache_directory: where the hub's cache lies; None: where HF_HOME says.
+        progress: show progress bars on standard error.
+
+    Raises:
+        ConfigError: as for `fetch_from_hub`, or the repository has no config.json.
+    """
+    download = _Download(reference, cache_directory)
+    with _hub_errors(reference), _progress_bars(progress):
+        return download.run_config()
+
+
 class _Download:
     """One resolution: list the files, choose among them, fetch the chosen ones."""
 
@@ -83,6 +99,12 @@ class _Download:
             self._refuse_weights(listing)
         group = choose_gguf(groups, self._reference.repo_id, self._reference.tag)
         return self._fetch(listing, list(group.files)) / group.files[0]
+
+    def run_config(self) -> Path:
+        listing = self._list_files()
+        if "config.json" not in listing.files:
+            raise ConfigError(f"{self._reference}: has no config.json that would say the model's shape")
+        return self._fetch(listing, ["config.json"])
 
     def _list_files(self) -> _Listing:
         from huggingface_hub import HfApi, constants

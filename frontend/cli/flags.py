@@ -23,7 +23,7 @@ from ..bench.serving.config import BenchServeConfig
 from .refused import CHOICE_ALIASES, REFUSED_CHOICES
 from .values import Choice, Number, Text, WholeNumber
 
-_SHORT_FLAGS = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp"}
+_SHORT_FLAGS = {"tensor_parallel_size": ["-tp", "--tp"], "pipeline_parallel_size": ["-pp", "--pp"]}
 _ENVIRONMENT = {
     ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
     ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
@@ -89,7 +89,7 @@ class FlagOption(click.Option):
 
     def __init__(self, flag: Flag) -> None:
         self.flag = flag
-        names = [flag.name] + ([_SHORT_FLAGS[flag.field]] if flag.field in _SHORT_FLAGS else [])
+        names = [flag.name, *_SHORT_FLAGS.get(flag.field, ())]
         if flag.is_switch:
             names = [f"{flag.name}/--no-{flag.name.removeprefix('--')}"]
         help_text = flag.description + (f"  [default: {flag.shown_default}]" if flag.shown_default else "")

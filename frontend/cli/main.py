@@ -1,4 +1,4 @@
-"""The command line, `pagewire serve`, `engine`, `bench` and `keys`: the only reader of argv and of flags set elsewhere.
+"""The command line, `pagewire serve` and its sister commands: the only reader of argv and of flags set elsewhere.
 
 What the command line asks and can't be met is one line on stderr and exit code 2; what the machine lacks is exit
 code 1. Only what `--help` needs is imported at the top: the commands import the rest when they run.
@@ -18,6 +18,7 @@ from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from .bench import bench_command
 from .command import CommandGroup, FlagCommand
+from .estimate import estimate_command
 from .flags import (
     build_engine_config,
     build_listen_config,
@@ -94,7 +95,7 @@ def _program(launcher: Launcher | None) -> click.Group:
     return CommandGroup(
         "pagewire",
         "Serve large language models over HTTP and ZeroMQ, on small machines and large ones.",
-        [_serve_command(launch), _engine_command(launch), bench_command(), keys_command()],
+        [_serve_command(launch), _engine_command(launch), bench_command(), estimate_command(), keys_command()],
         explain=explain_unknown_command,
         elsewhere={flag.name: "pagewire serve" for flag in [*engine_flags(), *server_flags()]},
     )

@@ -22,9 +22,11 @@ pytestmark = pytest.mark.slow
 
 _RESOLVE = """
 import json, sys
-from pagewire.checkpoint.resolve import resolve_model
+from pagewire.checkpoint.resolve import resolve_config, resolve_model
 from pagewire.ipc.errors import ConfigError
 def resolve(name, revision):
+    if name.startswith("config of "):
+        return {"path": str(resolve_config(name.removeprefix("config of "), revision=revision, progress=False))}
     try:
         model = resolve_model(name, revision=revision, progress=False)
     except ConfigError as error:
@@ -100,6 +102,13 @@ def test_only_needed_files_are_fetched_and_served_offline_afterwards(hub: FakeHu
     assert len(hub.requests) == asked
     # A hub that is out of reach is no reason to fail either.
     assert resolve("acme/tiny", HF_ENDPOINT="http://127.0.0.1:9") == [model]
+
+
+def test_of_a_configuration_nothing_else_is_fetched(hub: FakeHub, resolve: Resolver) -> None:
+    [model] = resolve("config of acme/tiny")
+    assert load_model_config(Path(model["path"])).architecture == "Qwen2ForCausalLM"
+    assert hub.downloaded() == ["config.json"]
+    assert resolve("config of acme/tiny", HF_HUB_OFFLINE="1") == [model]
 
 
 def test_revision_selects_its_own_files(resolve: Resolver) -> None:

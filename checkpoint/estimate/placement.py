@@ -1,0 +1,71 @@
+"""How a model is spread over devices, as far as sizes go."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pagewire.ipc.errors import ConfigError
+
+from ..model_config import ModelConfig
+
+DEVICES_A_MACHINE = 8
+"""Beyond so many, links between machines are too slow for a layer to be shared: layers are put one after another."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """So many devices.
+
+    Attributes:
+        tp: devices that share each layer (tensor parallel).
+        pp: groups of layers, one after the other (pipeline parallel).
+    """
+
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """All of them."""
+        return self.tp * self.pp
+
+
+def check_placement(model: ModelConfig, placement: Placement) -> None:
+    """Refuse a number of devices that the model's shapes can't be divided by.
+
+    Raises:
+        ConfigError: the message says by what the shape can be divided.
+    """
+    fault = _fault(model, placement)
+    if fault is not None:
+        raise ConfigError(fault)
+
+
+def candidate_placements(model: ModelConfig, max_machines: int = 8) -> list[Placement]:
+    """Return the usual placements that fit the model's shapes, fewest devices first."""
+    within = [Placement(tp=tp) for tp in (1, 2, 4, DEVICES_A_MACHINE)]
+    beyond = [Placement(tp=DEVICES_A_MACHINE, pp=machines) for machines in range(2, max_machines + 1)]
+    return [placement for placement in [*within, *beyond] if _fault(model, placement) is None]
+
+
+def kv_heads_a_device(model: ModelConfig, placement: Placement) -> int:
+    """Return how many KV heads a device keeps: with more devices than heads, several keep the same one."""
+    return max(1, model.num_kv_heads // placement.tp)
+
+
+def layers_a_stage(model: ModelConfig, placement: Placement) -> int:
+    """Return the layers of the longest stage."""
+    return -(-model.num_layers // placement.pp)
+
+
+def _fault(model: ModelConfig, placement: Placement) -> str | None:
+    tp, pp = placement.tp, placement.pp
+    if model.num_heads % tp or model.intermediate_size % tp:
+        return (
+            f"--tp {tp}: neither part may be cut, and the model has {model.num_heads} heads and "
+            f"{model.intermediate_size} channels between; give a number that divides both."
+        )
+    if model.num_kv_heads % tp and tp % model.num_kv_heads:
+        return f"--tp {tp}: the model's {model.num_kv_heads} KV heads can be neither divided by it nor repeated to it."
+    if pp > model.num_layers:
+        return f"--pp {pp}: the model has {model.num_layers} layers; give at most as many."
+    return None

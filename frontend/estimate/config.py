@@ -1,0 +1,71 @@
+"""The flags of `pagewire estimate`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pagewire.checkpoint.estimate.speed import EXPECTED_SHARE
+from pagewire.ipc.config import GPU_STEP_LIMITS
+from pagewire.ipc.errors import ConfigError
+
+_Positive = Annotated[int, Meta(ge=1)]
+
+
+class EstimateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be served, and on what."""
+
+    gpu: Annotated[
+        str | None, Meta(description="Device, like h200, h100, a100, l40s, mi300x. Default: compare common ones.")
+    ] = None
+    tensor_parallel_size: Annotated[_Positive, Meta(description="Devices that share each layer.")] = 1
+    pipeline_parallel_size: Annotated[_Positive, Meta(description="Groups of layers, one after the other.")] = 1
+    weights: Annotated[
+        Literal["auto", "bfloat16", "float16", "fp8", "int8", "int4"],
+        Meta(description="Format of the weights. auto: the checkpoint's."),
+    ] = "auto"
+    kv_cache_dtype: Annotated[
+        Literal["auto", "float16", "bfloat16", "fp8"],
+        Meta(description="Type of cached keys and values. auto: 16 bits."),
+    ] = "auto"
+    context_len: Annotated[
+        int | None,
+        Meta(description="Tokens of a request, prompt and output together. Default: 4096, or the model's longest."),
+    ] = None
+    output_len: Annotated[int | None, Meta(description="Of those, the output's. Default: 256, or half of them.")] = None
+    num_requests: Annotated[int | None, Meta(description="Requests at once. Default: as many as fit and may run.")] = (
+        None
+    )
+    gpu_memory_utilization: Annotated[
+        float, Meta(description="Share of a device's memory for weights, work and KV.")
+    ] = 0.9
+    max_num_seqs: Annotated[_Positive, Meta(description="Most requests that run at once.")] = (
+        GPU_STEP_LIMITS.max_num_seqs
+    )
+    max_num_batched_tokens: Annotated[_Positive, Meta(description="Token budget of a step.")] = (
+        GPU_STEP_LIMITS.max_num_batched_tokens
+    )
+    efficiency: Annotated[float, Meta(description="Share of the limit that is expected, above 0 and at most 1.")] = (
+        EXPECTED_SHARE
+    )
+    revision: Annotated[str | None, Meta(description="Branch, tag or commit of a hub model.")] = None
+    json: Annotated[bool, Meta(description="Print JSON instead of text.")] = False
+
+    def __post_init__(self) -> None:
+        for flag, value, least in (
+            ("--context-len", self.context_len, 2),
+            ("--output-len", self.output_len, 1),
+            ("--num-requests", self.num_requests, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{flag} {value} must be at least {least}.")
+        for flag, share in (
+            ("--gpu-memory-utilization", self.gpu_memory_utilization),
+            ("--efficiency", self.efficiency),
+        ):
+            if not 0 < share <= 1:
+                raise ConfigError(f"{flag} {share:g} must be above 0 and at most 1 (a fraction).")
+        if self.gpu is None and (self.tensor_parallel_size, self.pipeline_parallel_size) != (1, 1):
+            raise ConfigError("--tensor-parallel-size and --pipeline-parallel-size need --gpu: of which device?")
