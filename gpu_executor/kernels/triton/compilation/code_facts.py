@@ -64,7 +64,7 @@ def read_code_facts(target: Target, assembly: str, log: str, shared_bytes: int) 
 
 
 def _has_instruction(name: str, assembly: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(name)}[\w.:]*\s", assembly) is not None
+    return re.search(rf"(?<![\w.%]){re.escape(name)}(?![^\W_])[\w.:]*\s", assembly) is not None
 
 
 def _amd_field(name: str, assembly: str) -> int:
