@@ -14,15 +14,7 @@ import zmq
 from pagewire.ipc.channels import bind_core
 from pagewire.ipc.errors import ExecutorDied, MachineError
 from pagewire.ipc.process import die_with_parent, read_bootstrap
-from pagewire.ipc.steps import (
-    ExecuteStep,
-    ExecutorBusy,
-    ExecutorFailed,
-    ExecutorReady,
-    LoadModel,
-    Shutdown,
-    StepResult,
-)
+from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, LoadModel, Shutdown, StepResult
 from tests.support.fake_executor import FakeExecutor
 
 NUM_BLOCKS = 64
@@ -33,6 +25,9 @@ FAILS = 92  # ... makes it report a failed step
 CONFUSED = 93  # ... makes it answer another step than the one asked for
 EXITS_ONCE = 94  # ... ends the process, if it is the first one
 HANGS_ONCE = 95  # ... makes it never answer again, if it is the first one
+CAPTURES = 96  # ... makes it do other work for CAPTURE_S after its answer, which it announces
+
+CAPTURE_S = 1.2
 
 NO_MEMORY = 13  # --seed 13: it can't start
 NO_MEMORY_LATER = 14  # ... the first one can start, those after it can't
@@ -85,6 +80,9 @@ def main() -> int:
                     channel.send(StepResult(executor_epoch=epoch, step_id=step.step_id + 7))
                 else:
                     channel.send(executor.execute(step))
+                if CAPTURES in orders:
+                    channel.send(ExecutorBusy(executor_epoch=epoch, reason="capturing a graph", limit_s=10.0))
+                    threading.Event().wait(CAPTURE_S)
             case Shutdown():
                 channel.close()
                 context.term()
