@@ -1,4 +1,4 @@
-"""The client against a scripted core over real sockets."""
+"""The client against a scripted core over real sockets: streams, their ends, and what happens between."""
 
 from __future__ import annotations
 
@@ -12,58 +12,12 @@ import pytest
 
 from pagewire.frontend.client.core_link import LinkOptions
 from pagewire.frontend.client.engine_client import AsyncEngineClient
-from pagewire.ipc.codec import PROTOCOL_VERSION
-from pagewire.ipc.errors import (
-    ConfigError,
-    ContextTooLong,
-    EngineDead,
-    EngineError,
-    ErrorInfo,
-    InvalidRequest,
-    MachineError,
-    Overloaded,
-    ProtocolError,
-)
-from pagewire.ipc.outputs import FinishReason, Goodbye, RequestEnd, StepOutputs, StepStats, TokenDelta, UtilityResult
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, Hello
+from pagewire.ipc.errors import EngineDead, ErrorInfo, Overloaded, ProtocolError
+from pagewire.ipc.outputs import FinishReason, Goodbye, RequestEnd, StepOutputs, StepStats, TokenDelta
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
 from pagewire.ipc.sampling_params import SamplingParams
-from tests.support.fake_core import FakeCore, engine_info, until
-
-
-async def collect(stream) -> dict[int, list[int]]:
-    tokens: dict[int, list[int]] = {}
-    async for delta in stream:
-        tokens.setdefault(delta.child, []).extend(delta.token_ids)
-    return tokens
-
-
-async def test_handshake_brings_the_engines_facts():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address, name="me") as client:
-        assert client.info == core.info
-        assert (await core.next(Hello)).client_name == "me"
-
-
-async def test_connecting_to_nothing_names_the_address(tmp_path):
-    with pytest.raises(EngineDead, match=r"ipc:///.*/nobody\.sock within 0\.05 s"):
-        await AsyncEngineClient.connect(f"ipc://{tmp_path}/nobody.sock", timeout_s=0.05)
-
-
-async def test_malformed_address_is_refused():
-    with pytest.raises(ConfigError):
-        await AsyncEngineClient.connect("localhost:80")
-
-
-async def test_other_protocol_version_is_refused_naming_both():
-    async with FakeCore(protocol_version=77) as core:
-        with pytest.raises(ProtocolError, match=rf"77.*version {PROTOCOL_VERSION}\b"):
-            await AsyncEngineClient.connect(core.address)
-
-
-async def test_failed_start_is_raised_as_what_it_is():
-    error = ErrorInfo(kind="MachineError", message="too little memory")
-    async with FakeCore(hello_error=error) as core:
-        with pytest.raises(MachineError, match="too little memory"):
-            await AsyncEngineClient.connect(core.address)
+from tests.support.fake_core import FakeCore, until
+from tests.support.successive_cores import collect
 
 
 async def test_tokens_arrive_in_order_per_child():
@@ -187,79 +141,6 @@ async def test_ended_child_leaves_the_others_running():
         assert (await core.next(AbortRequests)).children == [(1, 0)]
 
 
-async def test_text_options_are_refused_by_name():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        for name, value in {
-            "stop": "END",
-            "bad_words": ["x"],
-            "include_stop_str_in_output": True,
-            "skip_special_tokens": False,
-            "spaces_between_special_tokens": False,
-        }.items():
-            with pytest.raises(InvalidRequest, match=name) as caught:
-                client.generate([1], SamplingParams(**{name: value}))
-            assert caught.value.param == name
-
-
-@pytest.mark.parametrize(
-    ("prompt", "params", "error"),
-    [
-        ([], {}, "empty"),
-        ([512], {}, "go from 0 to 511"),
-        ([-1], {}, "go from 0 to 511"),
-        (["1"], {}, "list of token ids"),
-        ([1], {"logprobs": 21}, "max-logprobs"),
-        ([1], {"stop_token_ids": [600]}, "stop_token_ids"),
-        ([1], {"n": 17, "temperature": 1.0}, "n must be"),
-        ([1], {"top_k": 1.5}, "wrong type"),
-    ],
-)
-async def test_values_are_checked_before_anything_is_sent(prompt, params, error):
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        with pytest.raises(InvalidRequest, match=error):
-            client.generate(prompt, SamplingParams(**params))
-        assert client.num_live_requests == 0
-        assert [type(message) for message in core.received] == [Hello]
-
-
-async def test_prompt_beyond_the_context_is_refused():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        with pytest.raises(ContextTooLong, match=r"256 tokens.*256 input tokens"):
-            client.generate([5] * 256, SamplingParams())
-
-
-async def test_request_carries_a_concrete_seed_and_the_end_tokens():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        own = client.make_request([1], SamplingParams(seed=7)).task
-        drawn = {client.make_request([1], SamplingParams(seed=None)).task.sampling.seed for _ in range(8)}
-        assert own.sampling.seed == 7
-        assert len(drawn) == 8
-        assert own.eos_token_ids == [2]
-        assert client.make_request([1], SamplingParams(ignore_eos=True)).task.eos_token_ids == []
-        assert client.make_request([1], SamplingParams(stop_token_ids=[9, 4, 9])).task.stop_token_ids == [9, 4]
-
-
-async def test_seeds_follow_from_the_engines_seed():
-    async def seeds() -> list[int]:
-        async with (
-            FakeCore(info=engine_info(seed=3)) as core,
-            await AsyncEngineClient.connect(core.address) as client,
-        ):
-            return [client.make_request([1], SamplingParams()).task.sampling.seed for _ in range(4)]
-
-    assert await seeds() == await seeds()
-
-
-async def test_a_task_in_the_engines_terms_goes_as_it_is():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        task = client.resolve(SamplingParams(max_tokens=2), bad_words_token_ids=[[4, 5]])
-        assert task.sampling.bad_words_token_ids == [[4, 5]]
-        stream = client.generate([1], task, label="mine", cache_salt="s", timeout_s=60.0)
-        assert await collect(stream) == {0: [10, 11]}
-        sent = await core.next(AddRequest)
-        assert (sent.task, sent.label, sent.cache_salt, sent.timeout_s) == (task, "mine", "s", 60.0)
-
-
 async def test_pings_flow_while_a_request_is_live_and_only_then():
     async with (
         FakeCore(num_steps=0) as core,
@@ -311,35 +192,6 @@ async def test_unreadable_message_ends_the_connection():
         await core._socket.send_multipart([core.last_client, b"\xc1"])
         with pytest.raises(ProtocolError, match="unreadable"):
             await anext(stream)
-
-
-async def test_utility_results_and_errors_reach_their_caller():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        answers = await asyncio.gather(client.call_utility("a", 1), client.call_utility("b", "x", None))
-        assert answers == [["a", 1], ["b", "x", None]]
-        core.answers_itself = False
-        failing = asyncio.create_task(client.call_utility("c"))
-        call = await core.next(CallUtility, count=3)
-        await core.send(UtilityResult(call_id=call.call_id, error=InvalidRequest("no such method").to_info()))
-        with pytest.raises(InvalidRequest, match="no such"):
-            await failing
-        with pytest.raises(EngineError, match=r"no answer to d within 0\.01 s"):
-            await client.call_utility("d", timeout_s=0.01)
-
-
-@pytest.mark.parametrize("arguments", [("echo", [1]), ("echo", object()), ("echo", 2**70), ("echo", "\ud83d"), (5,)])
-async def test_call_that_the_core_could_not_read_is_refused_and_costs_nothing_else(arguments):
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        with pytest.raises(InvalidRequest, match="wrong type"):
-            await client.call_utility(*arguments)
-        assert [type(message) for message in core.received] == [Hello]
-        assert await client.call_utility("echo", 1) == ["echo", 1]
-
-
-async def test_label_without_utf8_is_refused():
-    async with FakeCore() as core, await AsyncEngineClient.connect(core.address) as client:
-        with pytest.raises(InvalidRequest, match="surrogates"):
-            client.generate([1], SamplingParams(), label="\ud83d")
 
 
 async def test_stats_reach_their_listeners():
