@@ -20,7 +20,7 @@ _VOCABULARY = """
     group name high best every left once until light little far room word school early free white black field road
     human table music paper river street family market letter story summer winter train bank window doctor
 """
-_WORDS = tuple(dict.fromkeys(_VOCABULARY.split()))
+WORDS = tuple(dict.fromkeys(_VOCABULARY.split()))
 # Lengths like those of people's chats: short questions with a long tail, longer replies.
 _PROMPT_LOG_MEAN, _PROMPT_LOG_STD = math.log(60), 1.2
 _REPLY_LOG_MEAN, _REPLY_LOG_STD = math.log(150), 0.9
@@ -30,7 +30,7 @@ _WORDS_PER_SENTENCE = (4, 16)
 
 def random_words(rng: random.Random, count: int) -> str:
     """Return `count` words by chance, with spaces between them."""
-    return " ".join(rng.choices(_WORDS, k=count))
+    return " ".join(rng.choices(WORDS, k=count))
 
 
 def conversations(count: int) -> Iterator[dict[str, object]]:

@@ -4,7 +4,7 @@ import random
 from itertools import islice
 from statistics import median
 
-from pagewire.frontend.bench.dataset.synthetic import _WORDS, conversations, random_words
+from pagewire.frontend.bench.dataset.synthetic import WORDS, conversations, random_words
 from pagewire.frontend.bench.dataset.token_counter import estimated_tokens
 
 
@@ -13,7 +13,7 @@ def test_words_are_as_many_as_asked_for():
 
 
 def test_a_word_is_short_enough_to_be_one_token():
-    assert {estimated_tokens(word) for word in _WORDS} == {1}
+    assert {estimated_tokens(word) for word in WORDS} == {1}
 
 
 def test_conversations_do_not_depend_on_their_number():
