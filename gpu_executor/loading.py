@@ -7,13 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
-
-from pagewire.checkpoint.loading import load_model_config
-from pagewire.checkpoint.model_config import ModelConfig
-from pagewire.ipc.config import EngineConfig, StepLimits
 from pagewire.ipc.errors import MachineError
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
@@ -21,20 +15,24 @@ from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, Sc
 from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache, bytes_per_block
 from .batch.step_plan import RowLimits
-from .compute_dtype import compute_dtype, describe_dtypes, resolve_dtype
+from .compute_dtype import dtype_name
+from .cuda_graphs import DecodeGraphs, GraphBuffers
+from .device_memory import Allocator, GpuMeter, HostMeter, MemoryMeter
+from .devices.graph_recorder import CudaRecorder
 from .host_limits import HostLimits
 from .kernels.ops import Ops
-from .kernels.select import select_ops
-from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, estimate_workspace, size_pool
+from .load_plan import LoadPlan, plan_load
+from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, size_pool
 from .model_runner import ModelRunner
 from .models.base import Model
 from .models.registry import build_model
+from .profile_run import ProfileRun
+from .sampling.pending import Drawing
 from .sampling.sampler import Sampler
 from .weights import load_weights
 
 logger = logging.getLogger(__name__)
 
-_KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WARM_ROW_ID = 0  # the core counts its rows from 1
 
 
@@ -80,136 +78,141 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     Raises:
         StartError: the configuration, the checkpoint or the machine does not allow it.
     """
-    config = message.config
-    device = torch.device("cpu")
-    limits = config.scheduler.step_limits(device.type)
     with startup.phase("model configuration"):
-        model_config = load_model_config(Path(config.model.model_path or config.model.model))
-        ops = _select_ops(config, host)
-        dtype = resolve_dtype(config.model.dtype, model_config, device, ops)
-        dtypes = describe_dtypes(dtype, model_config, ops)
-        kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, compute_dtype(dtype, ops), device)
-    resident_before = host.resident_bytes()
+        plan = plan_load(message.config, host)
+    meter = _make_meter(plan, host)
     with startup.phase("weights"):
-        model = _build_model(config, model_config, ops, dtype, device)
-        share, memory = config.cache.gpu_memory_utilization, host.memory()
-        load_weights(
-            model,
-            model_config,
-            num_threads=config.model.cpu_threads or host.num_cpus(),
-            check_size=lambda size: check_weights_fit(size, dtypes, share, memory),
-        )
+        model = _load_model(plan)
+    meter.note_weights()
+    sampler = _make_sampler(plan)
+    buffers = _make_graph_buffers(plan)
+    with startup.phase("memory profile"):
+        use = meter.measure(_make_profile_run(plan, model, sampler), len(plan.graph_sizes))
     with startup.phase("KV cache"):
-        use = MemoryUse(
-            weights=max(0, host.resident_bytes() - resident_before),
-            runtime=resident_before,
-            workspace=estimate_workspace(model_config, limits, dtype, widens=not ops.has_float32_activations),
-        )
-        num_blocks, budget = _settle_blocks(message, limits, model_config, model, kv_dtype, use, host)
-        kv_cache = KVCache(
-            model.kv_cache_specs(),
-            num_blocks=num_blocks,
-            block_size=config.cache.block_size,
-            dtype=kv_dtype,
-            device=device,
-            ops=ops,
-        )
-        runner = _make_runner(limits, model_config, model, kv_cache, ops, device)
+        num_blocks, budget = _settle_blocks(message, plan, model, use, meter.free_share)
+        kv_cache = _make_kv_cache(plan, model, num_blocks)
+    runner = _make_runner(plan, model, kv_cache, sampler, _make_graphs(plan, model, kv_cache, buffers, use))
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
     ready = ExecutorReady(
         executor_epoch=message.executor_epoch,
         num_blocks=num_blocks,
-        device=device.type,
-        dtype=dtypes,
-        kv_cache_dtype=_name(kv_dtype),
+        device=plan.device.torch_device.type,
+        dtype=plan.dtypes,
+        kv_cache_dtype=dtype_name(plan.kv_dtype),
         startup=startup.phases,
         memory=budget,
     )
-    return LoadedExecutor(runner=runner, ops=ops, ready=ready)
+    return LoadedExecutor(runner=runner, ops=plan.ops, ready=ready)
 
 
-def _select_ops(config: EngineConfig, host: HostLimits) -> Ops:
-    """Return the kernels, with the machine's cores divided: only one pool of threads may use them."""
-    options, num_cpus = config.model, host.num_cpus()
-    ops = select_ops(
-        options.kernels,
-        num_threads=options.cpu_threads or num_cpus,
-        instruction_set=options.cpu_instruction_set,
-    )
-    # Kernels with threads of their own leave torch little to do. For the reference ops: torch's own number is what
-    # OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
-    torch.set_num_threads(1 if ops.has_own_threads else options.cpu_threads or min(torch.get_num_threads(), num_cpus))
-    logger.info("kernels: %s", ops.describe())
-    return ops
+def _make_meter(plan: LoadPlan, host: HostLimits) -> MemoryMeter:
+    device = plan.device.torch_device
+    if device.type != "cpu":
+        return GpuMeter(plan.device, Allocator(device))
+    return HostMeter(host, plan.model, plan.limits, plan.weight_dtype, widens=not plan.ops.has_float32_activations)
 
 
-def resolve_kv_dtype(requested: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the dtype of cached keys and values; "auto" is float16 on a CPU, else the model's.
-
-    On a CPU the cache is read far more often than it is written, and half the bytes is half the time.
-    """
-    if requested == "auto":
-        return torch.float16 if device.type == "cpu" else model_dtype
-    return _KV_DTYPES[requested]
-
-
-def _build_model(
-    config: EngineConfig, model_config: ModelConfig, ops: Ops, dtype: torch.dtype | None, device: torch.device
-) -> Model:
-    max_model_len = config.model.max_model_len
+def _load_model(plan: LoadPlan) -> Model:
+    options, device, max_model_len = plan.config.model, plan.device.torch_device, plan.max_model_len
     try:
-        return build_model(model_config, ops, dtype=dtype, device=device, max_model_len=max_model_len)
+        model = build_model(plan.model, plan.ops, dtype=plan.weight_dtype, device=device, max_model_len=max_model_len)
     except RuntimeError as exc:  # torch's answer when an allocation fails
         raise MachineError(
-            f"Can't allocate the weights of {model_config.model_path} and a rotary table of "
-            f"{max_model_len or model_config.max_position} positions on {device}: lower --max-model-len, give a "
-            "smaller --dtype, serve a smaller model, or free memory."
+            f"Can't allocate the weights of {plan.model.model_path} and a rotary table of {max_model_len} positions on "
+            f"{device}: lower --max-model-len, give a smaller --dtype, serve a smaller model, or free memory."
         ) from exc
+    share, memory = plan.config.cache.gpu_memory_utilization, plan.device.memory()
+    load_weights(
+        model,
+        plan.model,
+        load_format=options.load_format,
+        num_threads=plan.num_threads,
+        check_size=lambda size: check_weights_fit(size, plan.dtypes, share, memory),
+    )
+    return model
+
+
+def _make_sampler(plan: LoadPlan) -> Drawing:
+    return Sampler(plan.num_drawable, plan.ops)
+
+
+def _make_profile_run(plan: LoadPlan, model: Model, sampler: Drawing) -> ProfileRun:
+    pool = _make_kv_cache(plan, model, num_blocks=1)
+    return ProfileRun(
+        model,
+        sampler,
+        pool.layers,
+        plan.limits,
+        max_model_len=plan.max_model_len,
+        block_size=plan.config.cache.block_size,
+        device=plan.device.torch_device,
+    )
 
 
 def _settle_blocks(
-    message: LoadModel,
-    limits: StepLimits,
-    model_config: ModelConfig,
-    model: Model,
-    kv_dtype: torch.dtype,
-    use: MemoryUse,
-    host: HostLimits,
+    message: LoadModel, plan: LoadPlan, model: Model, use: MemoryUse, free_share: float | None
 ) -> tuple[int, str]:
     """Return the number of blocks and the budget's line: an earlier epoch's number, or what fits."""
-    config = message.config
-    block_bytes = bytes_per_block(model.kv_cache_specs(), config.cache.block_size, kv_dtype)
     if message.num_blocks is not None:
         return message.num_blocks, f"{message.num_blocks:,} KV blocks, as settled at the first start"
-    max_model_len = config.model.max_model_len or model_config.max_position
+    cache = plan.config.cache
     budget = size_pool(
-        config.cache,
-        host.memory(),
+        cache,
+        plan.device.memory(),
         use,
-        block_bytes=block_bytes,
-        max_blocks=blocks_ever_needed(limits.max_num_seqs, max_model_len, config.cache.block_size),
+        block_bytes=bytes_per_block(model.kv_cache_specs(), cache.block_size, plan.kv_dtype),
+        max_blocks=blocks_ever_needed(plan.limits.max_num_seqs, plan.max_model_len, cache.block_size),
+        free_share=free_share,
     )
     return budget.num_blocks, budget.describe()
 
 
+def _make_kv_cache(plan: LoadPlan, model: Model, num_blocks: int) -> KVCache:
+    return KVCache(
+        model.kv_cache_specs(),
+        num_blocks=num_blocks,
+        block_size=plan.config.cache.block_size,
+        dtype=plan.kv_dtype,
+        device=plan.device.torch_device,
+        ops=plan.ops,
+    )
+
+
+def _make_graph_buffers(plan: LoadPlan) -> GraphBuffers | None:
+    if not plan.graph_sizes:
+        return None
+    return GraphBuffers.allocate(
+        plan.graph_sizes[-1],
+        plan.max_blocks_of_request,
+        hidden_size=plan.model.hidden_size,
+        vocab_size=plan.model.vocab_size,
+        dtype=plan.dtype,
+        device=plan.device.torch_device,
+    )
+
+
+def _make_graphs(
+    plan: LoadPlan, model: Model, kv_cache: KVCache, buffers: GraphBuffers | None, use: MemoryUse
+) -> DecodeGraphs | None:
+    if buffers is None:
+        return None
+    recorder = CudaRecorder(plan.device.torch_device)
+    return DecodeGraphs(model, kv_cache, buffers, recorder, sizes=plan.graph_sizes, reserve_bytes=use.graphs)
+
+
 def _make_runner(
-    limits: StepLimits,
-    model_config: ModelConfig,
-    model: Model,
-    kv_cache: KVCache,
-    ops: Ops,
-    device: torch.device,
+    plan: LoadPlan, model: Model, kv_cache: KVCache, sampler: Drawing, graphs: DecodeGraphs | None
 ) -> ModelRunner:
-    num_drawable = min(model_config.tokenizer_size, model_config.vocab_size)
-    row_limits = RowLimits(
+    limits = RowLimits(
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
-        vocab_size=model_config.vocab_size,
-        num_drawable=num_drawable,
+        vocab_size=plan.model.vocab_size,
+        num_drawable=plan.num_drawable,
     )
-    batch = InputBatch(limits.max_num_seqs, row_limits, device)
-    return ModelRunner(model, kv_cache, batch, Sampler(num_drawable, ops))
+    drawing_device = plan.device if plan.ops.draws_on_device else None
+    batch = InputBatch(plan.limits.max_num_seqs, limits, plan.device.torch_device, drawing_device)
+    return ModelRunner(model, kv_cache, batch, sampler, graphs)
 
 
 def _run_one_token(runner: ModelRunner, epoch: int) -> None:
@@ -228,7 +231,3 @@ def _run_one_token(runner: ModelRunner, epoch: int) -> None:
         if result.error is not None:
             logger.warning("the model's answer to token id 0 is unusable: %s", result.error.message)
     runner.batch.remove([_WARM_ROW_ID])
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -11,7 +11,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.config import CacheConfig, StepLimits
 from pagewire.ipc.errors import MachineError
 
-from .host_limits import HostMemory
+from .devices.base import DeviceMemory
 from .model_runner import PROMPT_LOGPROBS_ROWS
 
 # Keys that attention gathers at a time, and fp32 numbers it keeps for each of them besides key and value.
@@ -25,13 +25,14 @@ class MemoryBudget:
     """Where the memory goes. All sizes in bytes.
 
     Attributes:
-        total: the host's memory, or the control group's.
+        total: the device's memory; a CPU: the host's, or the control group's.
         source: what sets the total.
         utilization: share of it that may be used.
         free: what could still be had when the weights were loaded.
         weights: the loaded model.
-        runtime: the process besides: interpreter and libraries.
+        runtime: the process besides: interpreter and libraries, a GPU's context and code.
         workspace: activations, logits and sampling of the largest step.
+        graphs: captured steps; 0 where none are captured.
         block_bytes: one KV block over all layers.
         block_size: tokens a block holds.
         num_blocks: blocks of the pool.
@@ -45,6 +46,7 @@ class MemoryBudget:
     weights: int
     runtime: int
     workspace: int
+    graphs: int
     block_bytes: int
     block_size: int
     num_blocks: int
@@ -52,9 +54,10 @@ class MemoryBudget:
 
     def describe(self) -> str:
         """Return the whole budget as one line."""
+        graphs = f"CUDA graphs {_gib(self.graphs)}, " if self.graphs else ""
         return (
             f"{_gib(self.total)} {self.source} x {self.utilization:g}: weights {_gib(self.weights)}, "
-            f"runtime {_gib(self.runtime)}, work space {_gib(self.workspace)}, "
+            f"runtime {_gib(self.runtime)}, work space {_gib(self.workspace)}, {graphs}"
             f"KV cache {_gib(self.num_blocks * self.block_bytes)} = {self.num_blocks:,} blocks of {self.block_size} "
             f"tokens at {self.block_bytes / self.block_size / 1024:.1f} KiB a token (limited by {self.limit})"
         )
@@ -62,24 +65,51 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What is taken, or spoken for, before the KV pool. All sizes in bytes."""
+    """What is taken, or spoken for, before the KV pool. All sizes in bytes.
+
+    Attributes:
+        weights: the loaded model.
+        runtime: the process besides.
+        workspace: of the largest step; free yet.
+        graphs: of captured steps; free yet.
+    """
 
     weights: int
     runtime: int
     workspace: int
+    graphs: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.runtime + self.spoken_for
+
+    @property
+    def spoken_for(self) -> int:
+        """What is free yet, and will not stay so."""
+        return self.workspace + self.graphs
 
     def describe(self) -> str:
         """Return the sizes as text."""
-        return f"weights ({_gib(self.weights)}), runtime ({_gib(self.runtime)}) and work space ({_gib(self.workspace)})"
+        graphs = f", CUDA graphs ({_gib(self.graphs)})" if self.graphs else ""
+        return (
+            f"weights ({_gib(self.weights)}), runtime ({_gib(self.runtime)}){graphs} and work space "
+            f"({_gib(self.workspace)})"
+        )
 
 
 def size_pool(
-    cache: CacheConfig, memory: HostMemory, use: MemoryUse, *, block_bytes: int, max_blocks: int
+    cache: CacheConfig,
+    memory: DeviceMemory,
+    use: MemoryUse,
+    *,
+    block_bytes: int,
+    max_blocks: int,
+    free_share: float | None = None,
 ) -> MemoryBudget:
     """Settle the number of KV blocks.
 
-    The share of the total is a limit, and so is the same share of what is free: on a machine that others use too, the
-    pool must not push them out.
+    The share of the total is a limit, and a share of what is free is another.
 
     Args:
         cache: the flags.
@@ -87,6 +117,8 @@ def size_pool(
         use: what else needs memory.
         block_bytes: one block over all layers.
         max_blocks: more are never needed (all sequences at their longest).
+        free_share: of the free memory that may be used; None: as much as of the total. So it is on a machine whose
+            memory others use too, as the pool must not push them out.
 
     Raises:
         MachineError: not even one block fits, or what the flags ask for is not free.
@@ -94,8 +126,8 @@ def size_pool(
     share = cache.gpu_memory_utilization
     asked = _asked_blocks(cache, block_bytes)
     if asked is None:
-        by_total = int(share * memory.total_bytes) - use.weights - use.runtime - use.workspace
-        by_free = int(share * memory.free_bytes) - use.workspace
+        by_total = int(share * memory.total_bytes) - use.total
+        by_free = int((free_share or share) * memory.free_bytes) - use.spoken_for
         room, limit = min((by_total, "--gpu-memory-utilization"), (by_free, "free memory"))
         num_blocks = room // block_bytes
         if num_blocks > max_blocks:
@@ -109,10 +141,11 @@ def size_pool(
             )
     else:
         num_blocks, limit = asked
-        if num_blocks * block_bytes > memory.free_bytes - use.workspace:
+        if num_blocks * block_bytes > memory.free_bytes - use.spoken_for:
+            what = "the work space and the CUDA graphs take" if use.graphs else "the work space takes"
             raise MachineError(
                 f"{limit} asks for {_gib(num_blocks * block_bytes)} of KV cache; {_gib(memory.free_bytes)} are free, "
-                f"and the work space takes {_gib(use.workspace)} of them. Lower {limit}, or free memory."
+                f"and {what} {_gib(use.spoken_for)} of them. Lower {limit}, or free memory."
             )
     return MemoryBudget(
         total=memory.total_bytes,
@@ -122,6 +155,7 @@ def size_pool(
         weights=use.weights,
         runtime=use.runtime,
         workspace=use.workspace,
+        graphs=use.graphs,
         block_bytes=block_bytes,
         block_size=cache.block_size,
         num_blocks=num_blocks,
@@ -178,7 +212,7 @@ def estimate_workspace(
     return int(_WORKSPACE_SLACK * torch.float32.itemsize * (activations + attention + sampling) + 4 * widened)
 
 
-def check_weights_fit(num_bytes: int, dtypes: str, share: float, memory: HostMemory) -> None:
+def check_weights_fit(num_bytes: int, dtypes: str, share: float, memory: DeviceMemory) -> None:
     """Refuse a model that is too large before minutes are spent on reading it.
 
     Args:

@@ -43,6 +43,8 @@ class Ops(SamplingOps, ABC):
         draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
             tokens are drawn there, and the next step takes them from there.
         has_fp8_kv_cache: keys and values may be stored in 8 bits, e4m3 or e5m2.
+        can_be_captured: what an op launches follows from shapes and host numbers alone, never from what tensors hold,
+            so that a CUDA graph may keep it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Ops(SamplingOps, ABC):
     has_own_threads: bool = False
     draws_on_device: bool = False
     has_fp8_kv_cache: bool = True
+    can_be_captured: bool = False
 
     def describe(self) -> str:
         """Return what runs the ops, for people."""

@@ -35,6 +35,8 @@ class TritonOps(Ops):
         self._device = device
         self._is_batch_invariant = is_batch_invariant
         self._attention_backend = attention_backend
+        # Other backends plan their work on the host, by the lengths of a step's requests.
+        self.can_be_captured = attention_backend == "triton"
 
     def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
         if isinstance(weight, DenseWeight):

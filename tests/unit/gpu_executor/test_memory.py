@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
-from pagewire.gpu_executor.host_limits import HostMemory
+from pagewire.gpu_executor.devices.base import DeviceMemory
 from pagewire.gpu_executor.memory import (
     MemoryUse,
     blocks_ever_needed,
@@ -20,12 +22,12 @@ from pagewire.ipc.errors import MachineError
 from tests.support.tiny_model import tiny_checkpoint
 
 GIB, MIB = 2**30, 2**20
-MEMORY = HostMemory(total_bytes=16 * GIB, free_bytes=14 * GIB, source="RAM")
+MEMORY = DeviceMemory(total_bytes=16 * GIB, free_bytes=14 * GIB, source="RAM")
 USE = MemoryUse(weights=GIB, runtime=GIB // 4, workspace=GIB // 2)
 
 
-def pool(cache=None, memory=MEMORY, use=USE, max_blocks=10**9):
-    return size_pool(cache or CacheConfig(), memory, use, block_bytes=MIB, max_blocks=max_blocks)
+def pool(cache=None, memory=MEMORY, use=USE, max_blocks=10**9, free_share=None):
+    return size_pool(cache or CacheConfig(), memory, use, block_bytes=MIB, max_blocks=max_blocks, free_share=free_share)
 
 
 def test_pool_takes_what_the_share_leaves():
@@ -35,9 +37,27 @@ def test_pool_takes_what_the_share_leaves():
 
 
 def test_pool_never_takes_more_than_the_share_of_what_is_free():
-    budget = pool(memory=HostMemory(total_bytes=16 * GIB, free_bytes=4 * GIB, source="RAM"))
+    budget = pool(memory=DeviceMemory(total_bytes=16 * GIB, free_bytes=4 * GIB, source="RAM"))
     assert budget.num_blocks == int(0.9 * 4 * GIB - USE.workspace) // MIB
     assert budget.limit == "free memory"
+
+
+def test_pool_takes_nearly_all_that_is_free_where_others_have_theirs_already():
+    shared = DeviceMemory(total_bytes=16 * GIB, free_bytes=4 * GIB, source="of NVIDIA H200")
+    budget = pool(memory=shared, use=replace(USE, graphs=GIB), free_share=0.99)
+    assert budget.num_blocks == int(0.99 * 4 * GIB - USE.workspace - GIB) // MIB
+    assert budget.limit == "free memory"
+
+
+def test_graphs_are_part_of_the_share_and_of_the_line():
+    with_graphs = replace(USE, graphs=GIB)
+    budget = pool(CacheConfig(gpu_memory_utilization=0.5), use=with_graphs)
+    assert budget.num_blocks * MIB == 8 * GIB - USE.total - GIB
+    assert "work space 0.50 GiB, CUDA graphs 1.00 GiB, KV cache" in budget.describe()
+    with pytest.raises(MachineError, match=r"CUDA graphs \(1\.00 GiB\) and work space"):
+        pool(CacheConfig(gpu_memory_utilization=0.1), use=with_graphs)
+    with pytest.raises(MachineError, match=r"the work space and the CUDA graphs take 1\.50 GiB"):
+        pool(CacheConfig(kv_cache_memory_bytes=13 * GIB), use=with_graphs)
 
 
 def test_pool_is_no_larger_than_all_sequences_at_their_longest():

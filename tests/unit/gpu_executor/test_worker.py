@@ -48,7 +48,8 @@ def test_load_is_answered_by_what_was_learned(worker):
     # Two sequences of 512 tokens in blocks of 16, and one block for a copy on write.
     assert ready.num_blocks == 65
     assert (ready.executor_epoch, ready.device, ready.dtype, ready.kv_cache_dtype) == (3, "cpu", "float32", "float16")
-    assert [phase for phase, _ in ready.startup] == ["imports", "model configuration", "weights", "KV cache", "warm-up"]
+    phases = ["imports", "model configuration", "weights", "memory profile", "KV cache", "warm-up"]
+    assert [phase for phase, _ in ready.startup] == phases
     assert ready.startup[0][1] == 1.25
     assert "65 blocks" in ready.memory
 

@@ -1,0 +1,121 @@
+"""What a load settles before it allocates anything: device, kernels and dtypes, or why the flags can't be met."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.ipc.config import EngineConfig, StepLimits
+
+from .compute_dtype import compute_dtype, describe_dtypes, resolve_dtype, resolve_kv_dtype
+from .cuda_graphs import graph_sizes
+from .devices.base import Device
+from .devices.select import select_device
+from .host_limits import HostLimits
+from .kernels.ops import Ops
+from .kernels.select import select_ops
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Everything that is chosen once.
+
+    Attributes:
+        config: as the engine was started.
+        model: what is served.
+        device: where.
+        ops: by which kernels.
+        weight_dtype: of dense weights; None: each as the checkpoint stores it.
+        kv_dtype: of cached keys and values.
+        limits: of steps.
+        num_threads: that read the checkpoint.
+    """
+
+    config: EngineConfig
+    model: ModelConfig
+    device: Device
+    ops: Ops
+    weight_dtype: torch.dtype | None
+    kv_dtype: torch.dtype
+    limits: StepLimits
+    num_threads: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations."""
+        return compute_dtype(self.weight_dtype, self.ops)
+
+    @property
+    def dtypes(self) -> str:
+        """What the model computes in and is stored in, for people."""
+        return describe_dtypes(self.weight_dtype, self.model, self.ops)
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest context that may be served, before it is fitted to the pool."""
+        return self.config.model.max_model_len or self.model.max_position
+
+    @property
+    def max_blocks_of_request(self) -> int:
+        """KV blocks that one request can have."""
+        return -(-self.max_model_len // self.config.cache.block_size)
+
+    @property
+    def num_drawable(self) -> int:
+        """Token ids that can be drawn."""
+        return min(self.model.tokenizer_size, self.model.vocab_size)
+
+    @property
+    def graph_sizes(self) -> tuple[int, ...]:
+        """Rows of the graphs that are captured while serving; none without a GPU."""
+        can_capture = self.device.torch_device.type == "cuda" and self.ops.can_be_captured
+        if not can_capture or self.config.model.enforce_eager:
+            return ()
+        return graph_sizes(self.limits.max_num_seqs)
+
+
+def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
+    """Choose.
+
+    Some flags ask a GPU for what a CPU always does and are harmless there: --enforce-eager, as it captures no graphs,
+    and --batch-invariant.
+
+    Raises:
+        ConfigError: the checkpoint can't be read, or flags ask for what the device, the kernels or this machine lack.
+    """
+    options, num_cpus = config.model, host.num_cpus()
+    model = load_model_config(Path(options.model_path or options.model))
+    device, has_bfloat16 = select_device(options.device, options.kernels, host)
+    torch_device = device.torch_device
+    ops = select_ops(
+        options.kernels,
+        device=torch_device,
+        num_threads=options.cpu_threads or num_cpus,
+        instruction_set=options.cpu_instruction_set,
+        is_batch_invariant=options.batch_invariant,
+        attention_backend=options.attention_backend,
+    )
+    # Kernels with threads of their own leave torch little to do. For the reference ops: torch's own number is what
+    # OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
+    torch.set_num_threads(1 if ops.has_own_threads else options.cpu_threads or min(torch.get_num_threads(), num_cpus))
+    logger.info("kernels: %s on %s", ops.describe(), device.name)
+    weight_dtype = resolve_dtype(options.dtype, model, torch_device, ops, has_bfloat16=has_bfloat16)
+    dtype = compute_dtype(weight_dtype, ops)
+    kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, dtype, torch_device, ops, has_bfloat16=has_bfloat16)
+    return LoadPlan(
+        config=config,
+        model=model,
+        device=device,
+        ops=ops,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        limits=config.scheduler.step_limits(torch_device.type),
+        num_threads=options.cpu_threads or num_cpus,
+    )
