@@ -114,6 +114,11 @@ class InputBatch:
         self._decode_step: DecodeStep | None = None
 
     @property
+    def limits(self) -> RowLimits:
+        """Bounds of the ids in a row."""
+        return self._limits
+
+    @property
     def drawing_device(self) -> Device | None:
         """What draws the tokens, None if the host does."""
         return None if self._device_inputs is None else self._device_inputs.device

@@ -100,7 +100,7 @@ class RunnerDriver:
         for row, num_scheduled in shares:
             known = row.prompt + row.tokens
             if not row.is_held:
-                new_rows.append(self._new_row(row, known))
+                new_rows.append(self.new_row(row, known))
                 row.is_held = True
             draws = int(row.num_computed + num_scheduled == len(known))
             rows.append(ScheduledRow(row.row_id, row.num_computed, num_scheduled, draws))
@@ -125,7 +125,8 @@ class RunnerDriver:
             self.step([(row, min(chunk, len(row.prompt + row.tokens) - row.num_computed)) for row in unfinished])
 
     @staticmethod
-    def _new_row(row: Row, known: list[int]) -> NewRow:
+    def new_row(row: Row, known: list[int]) -> NewRow:
+        """Return a row's full data."""
         return NewRow(
             row_id=row.row_id,
             child=row.child,
