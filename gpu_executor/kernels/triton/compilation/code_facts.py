@@ -50,6 +50,8 @@ def read_code_facts(target: Target, assembly: str, log: str, shared_bytes: int) 
         fields = {name: _amd_field(name, assembly) for name in ("vgpr_count", "private_segment_fixed_size")}
         registers, spilled = fields["vgpr_count"], fields["private_segment_fixed_size"]
     else:
+        if not log:
+            raise ValueError("this Triton does not hand out what ptxas says of registers; Triton 3.7 and newer do")
         registers = int(_only(_REGISTERS, log)[1])
         frame = _only(_SPILLS, log)
         # The frame also counts arrays that are indexed at run time: memory traffic all the same.

@@ -59,6 +59,11 @@ def test_a_name_that_only_looks_like_an_instruction_is_none(assembly: str):
     assert read_code_facts(TARGETS["sm_80"], assembly, log, 0).matrix_instructions == ()
 
 
+def test_a_triton_without_the_compilers_words_is_named():
+    with pytest.raises(ValueError, match=r"Triton 3\.7 and newer do"):
+        read_code_facts(TARGETS["sm_80"], "", "", 0)
+
+
 def test_output_of_another_form_is_refused():
     with pytest.raises(ValueError, match="not once"):
         read_code_facts(TARGETS["sm_80"], "", "ptxas info: 12 regs", 0)
