@@ -1,8 +1,8 @@
 """A device that computes only when it is told to, on a CPU: what a GPU does, with every race made certain.
 
-While work is being launched on it, torch's operations are queued instead of done. A tensor holds poison until the device
-comes to the operation that makes it; so whatever the host reads too early, or writes while it is still needed, shows in
-the results. An operation that would make the host wait for a GPU is an error.
+While work is being launched on it, torch's operations are queued instead of done. A tensor holds poison until the
+device comes to the operation that makes it; so whatever the host reads too early, or writes while it is still needed,
+shows in the results. An operation that would make the host wait for a GPU is an error.
 """
 
 from __future__ import annotations
