@@ -1,8 +1,8 @@
 """8-bit floats on any GPU: exact conversion between their bits and wider floats.
 
-Two formats of OCP's 8-bit floats: e4m3 (bias 7, largest 448, no infinities) and e5m2 (bias 15, largest 57,344, the upper
-half of a float16). Kernels keep them as uint8: what an 8-bit float type can do differs between GPUs, what integers do
-doesn't. GPUs that have an instruction to widen e4m3 may use it (`HARDWARE`), with the same result.
+Two formats of OCP's 8-bit floats: e4m3 (bias 7, largest 448, no infinities) and e5m2 (bias 15, largest 57,344, the
+upper half of a float16). Kernels keep them as uint8: what an 8-bit float type can do differs between GPUs, what
+integers do doesn't. GPUs that have an instruction to widen e4m3 may use it (`HARDWARE`), with the same result.
 
 Source: OCP 8-bit Floating Point Specification 1.0 (Micikevicius et al. 2022, arXiv 2209.05433).
 """
@@ -76,27 +76,18 @@ def to_fp8(values: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """
     # Bits of float32 that the format has no room for, the step of its subnormal numbers times 2^23 (adding it to a
     # subnormal number rounds away what is below that step), its least normal and its largest number as float32 bits.
-    if FORMAT == _E4M3:
-        SURPLUS: tl.constexpr = 20
-        BIAS_GAP: tl.constexpr = 120
-        STEP: tl.constexpr = 16384.0
-        LEAST_NORMAL: tl.constexpr = 0x3C800000
-        LARGEST: tl.constexpr = 0x43E00000
-        NOT_A_NUMBER: tl.constexpr = 0x7F
-    else:
-        SURPLUS: tl.constexpr = 21
-        BIAS_GAP: tl.constexpr = 112
-        STEP: tl.constexpr = 128.0
-        LEAST_NORMAL: tl.constexpr = 0x38800000
-        LARGEST: tl.constexpr = 0x47600000
-        NOT_A_NUMBER: tl.constexpr = 0x7F
+    surplus: tl.constexpr = 20 if FORMAT == _E4M3 else 21
+    bias_gap: tl.constexpr = 120 if FORMAT == _E4M3 else 112
+    step: tl.constexpr = 16384.0 if FORMAT == _E4M3 else 128.0
+    least_normal: tl.constexpr = 0x3C800000 if FORMAT == _E4M3 else 0x38800000
+    largest: tl.constexpr = 0x43E00000 if FORMAT == _E4M3 else 0x47600000
     signed = values.to(tl.float32).to(tl.int32, bitcast=True)
     magnitude = signed & 0x7FFFFFFF
-    clamped = tl.minimum(magnitude, LARGEST)
-    to_even = ((clamped >> SURPLUS) & 1) + ((1 << (SURPLUS - 1)) - 1)
-    normal = ((clamped + to_even) >> SURPLUS) - (BIAS_GAP << (23 - SURPLUS))
-    shifted = clamped.to(tl.float32, bitcast=True) + STEP
+    clamped = tl.minimum(magnitude, largest)
+    to_even = ((clamped >> surplus) & 1) + ((1 << (surplus - 1)) - 1)
+    normal = ((clamped + to_even) >> surplus) - (bias_gap << (23 - surplus))
+    shifted = clamped.to(tl.float32, bitcast=True) + step
     subnormal = shifted.to(tl.int32, bitcast=True) & 0xFF
-    code = tl.where(clamped < LEAST_NORMAL, subnormal, normal)
-    code = tl.where(magnitude > 0x7F800000, NOT_A_NUMBER, code)
+    code = tl.where(clamped < least_normal, subnormal, normal)
+    code = tl.where(magnitude > 0x7F800000, 0x7F, code)  # NaN in both formats
     return (code | ((signed >> 24) & 0x80)).to(tl.uint8)
