@@ -16,7 +16,7 @@ from typing import Any
 from ..backend import prepare_triton
 from ..launches.row import CompileCase, CompileCases, LaunchRow
 from .report import CompileReport
-from .targets import TARGETS
+from .targets import TARGETS, Target
 
 _MAX_ERROR_CHARS = 2000  # a compiler may quote the whole program
 
@@ -49,7 +49,7 @@ class CompileJob:
 def list_jobs(targets: Sequence[str], *, table: str = LAUNCH_TABLE, kernels: Sequence[str] = ()) -> list[CompileJob]:
     """Return the compilations of a launch table.
 
-    A case that needs a newer NVIDIA device than a target is left out for that target.
+    A case that needs a newer NVIDIA device than a target, or more shared memory, is left out for that target.
 
     Args:
         targets: their names.
@@ -72,7 +72,7 @@ def list_jobs(targets: Sequence[str], *, table: str = LAUNCH_TABLE, kernels: Seq
         for number, row in enumerate(rows)
         for index, case in enumerate(cases_of[kernel](row))
         for target in targets
-        if _has_capability(target, case)
+        if _is_for(TARGETS[target], case)
     ]
 
 
@@ -153,6 +153,7 @@ def _load_table(name: str) -> tuple[Mapping[str, Sequence[LaunchRow]], Mapping[s
     return rows, module.COMPILE_CASES
 
 
-def _has_capability(target: str, case: CompileCase) -> bool:
-    architecture = TARGETS[target].architecture
-    return not isinstance(architecture, int) or architecture >= case.least_capability
+def _is_for(target: Target, case: CompileCase) -> bool:
+    if target.max_shared_bytes < 1024 * case.least_shared_kib:
+        return False
+    return not isinstance(target.architecture, int) or target.architecture >= case.least_capability

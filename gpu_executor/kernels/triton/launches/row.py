@@ -53,6 +53,7 @@ class CompileCase:
         constants: argument name -> value of all that are.
         has_dot: whether matrix instructions must be in what comes out.
         least_capability: the least NVIDIA compute capability that has what it uses, times 10; 0: all.
+        least_shared_kib: shared memory that a program can have where the row is taken, at least; 0: any.
     """
 
     label: str
@@ -61,6 +62,7 @@ class CompileCase:
     constants: Mapping[str, Any]
     has_dot: bool
     least_capability: int = 0
+    least_shared_kib: int = 0
 
 
 CompileCases = Callable[[LaunchRow], Sequence[CompileCase]]
