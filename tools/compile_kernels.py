@@ -101,7 +101,7 @@ def _cell(report: CompileReport) -> str:
     if report.spilled_bytes:
         parts.append(f"! {report.spilled_bytes} B spilled")
     if report.shared_bytes:
-        excess = "! " if report.shared_bytes > target.max_shared_bytes else ""
+        excess = "! " if report.shared_bytes > target.max_shared_kib * _KIB else ""
         parts.append(f"{excess}{math.ceil(report.shared_bytes / _KIB)} K")
     if report.matrix_instructions:
         parts.append("+".join(name.partition(".")[0] for name in report.matrix_instructions))

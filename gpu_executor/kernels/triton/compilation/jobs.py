@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..backend import prepare_triton
-from ..launches.row import CompileCase, CompileCases, LaunchRow
+from ..launches.row import SHARED_KIB, CompileCase, CompileCases, LaunchRow
 from .report import CompileReport
 from .targets import TARGETS, Target
 
@@ -49,7 +49,8 @@ class CompileJob:
 def list_jobs(targets: Sequence[str], *, table: str = LAUNCH_TABLE, kernels: Sequence[str] = ()) -> list[CompileJob]:
     """Return the compilations of a launch table.
 
-    A case that needs a newer NVIDIA device than a target, or more shared memory, is left out for that target.
+    Left out is what a launch would not choose on a target: rows for devices with less shared memory, or of which an
+    earlier row takes all shapes there, and cases that need a newer NVIDIA device or more shared memory.
 
     Args:
         targets: their names.
@@ -72,8 +73,35 @@ def list_jobs(targets: Sequence[str], *, table: str = LAUNCH_TABLE, kernels: Seq
         for number, row in enumerate(rows)
         for index, case in enumerate(cases_of[kernel](row))
         for target in targets
-        if _is_for(TARGETS[target], case)
+        if is_chosen_on(TARGETS[target], rows, number) and _is_for(TARGETS[target], case)
     ]
+
+
+def is_chosen_on(target: Target, rows: Sequence[LaunchRow], number: int) -> bool:
+    """Say whether a launch on a target takes a row for any shape.
+
+    Args:
+        target: the device.
+        rows: all of the row's kernel, in the order in which they are tried.
+        number: which of them.
+    """
+    bounds = [_bounds_on(target, row) for row in rows[: number + 1]]
+    row = bounds.pop()
+    if row is None:
+        return False
+
+    def takes_all_of_it(earlier: Mapping[str, int]) -> bool:
+        return all(name in row and row[name] <= most for name, most in earlier.items())
+
+    return not any(earlier is not None and takes_all_of_it(earlier) for earlier in bounds)
+
+
+def _bounds_on(target: Target, row: LaunchRow) -> dict[str, int] | None:
+    """Return the bounds of shape numbers that a row has on a target; None if it is not for the target."""
+    bounds = dict(row.at_most)
+    if bounds.pop(SHARED_KIB, target.max_shared_kib) < target.max_shared_kib:
+        return None
+    return bounds
 
 
 def compile_jobs(jobs: Sequence[CompileJob], *, num_processes: int) -> Iterator[CompileReport]:
@@ -154,6 +182,6 @@ def _load_table(name: str) -> tuple[Mapping[str, Sequence[LaunchRow]], Mapping[s
 
 
 def _is_for(target: Target, case: CompileCase) -> bool:
-    if target.max_shared_bytes < 1024 * case.least_shared_kib:
+    if target.max_shared_kib < case.least_shared_kib:
         return False
     return not isinstance(target.architecture, int) or target.architecture >= case.least_capability

@@ -48,10 +48,10 @@ def faults(report: CompileReport, target: Target) -> list[str]:
     if report.error is not None:
         return [f"{report.name} does not compile: {report.error}"]
     found = []
-    if report.shared_bytes > target.max_shared_bytes:
+    if report.shared_bytes > target.max_shared_kib * 1024:
         found.append(
             f"{report.name} needs {report.shared_bytes} bytes of shared memory, and a program can have"
-            f" {target.max_shared_bytes}: take smaller tiles or fewer stages"
+            f" {target.max_shared_kib * 1024}: take smaller tiles or fewer stages"
         )
     if target.name in OLD_TARGETS:
         return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_KIB = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -16,7 +14,7 @@ class Target:
         backend: Triton's, "cuda" or "hip".
         architecture: as that backend names it: 90, "gfx942".
         warp_size: threads that run in step.
-        max_shared_bytes: shared memory that one program can have.
+        max_shared_kib: shared memory that one program can have.
         matrix_instructions: how the instructions of its matrix units begin in assembly; none if Triton uses none.
     """
 
@@ -24,16 +22,16 @@ class Target:
     backend: str
     architecture: int | str
     warp_size: int
-    max_shared_bytes: int
+    max_shared_kib: int
     matrix_instructions: tuple[str, ...]
 
 
 def _nvidia(capability: int, max_shared_kib: int, *matrix_instructions: str) -> Target:
-    return Target(f"sm_{capability}", "cuda", capability, 32, max_shared_kib * _KIB, matrix_instructions)
+    return Target(f"sm_{capability}", "cuda", capability, 32, max_shared_kib, matrix_instructions)
 
 
 def _amd(architecture: str, max_shared_kib: int) -> Target:
-    return Target(architecture, "hip", architecture, 64, max_shared_kib * _KIB, ("v_mfma",))
+    return Target(architecture, "hip", architecture, 64, max_shared_kib, ("v_mfma",))
 
 
 # Shared memory: "Maximum amount of shared memory per thread block" of the CUDA programming guide's table of compute

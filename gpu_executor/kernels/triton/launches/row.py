@@ -9,6 +9,10 @@ from typing import Any
 UNMEASURED = "unmeasured"
 """What a row's `measured` says that nobody has timed on a device yet."""
 
+SHARED_KIB = "shared_kib"
+"""The number of a device by which a row may be chosen besides those of the shape: KiB of shared memory that one program
+can have there, 227 on an H100, 163 on an A100, 99 on an L40S, 64 on an MI300."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
@@ -18,8 +22,8 @@ class LaunchRow:
 
     Attributes:
         kernel: name of the kernel, the key of its `CompileCases` too.
-        at_most: upper bounds, inclusive, of the shape numbers by which the kernel's launcher picks; a number that is
-            not named may be anything.
+        at_most: upper bounds, inclusive, of the shape numbers (and `SHARED_KIB`) by which the kernel's launcher picks;
+            a number that is not named may be anything.
         constants: the kernel's compile-time constants that are chosen here (tiles).
         num_warps: warps of a program.
         num_stages: depth of the software pipeline of loads.
@@ -49,7 +53,7 @@ class CompileCase:
         function: the `triton.jit` function.
         signature: argument name -> type ("*fp16", "*i32", "i32", "fp32", ...) of all that are no constants. A launch
             specializes for multiples of 16, and wide loads depend on it: "i32:16" is a stride or size that is one in
-            the models there are. Pointers are taken as aligned to 16 bytes, which torch's tensors are; "*fp16:1" if not.
+            the models there are. Pointers are aligned to 16 bytes, as tensors are; "*fp16:2" is one that is not.
         constants: argument name -> value of all that are.
         has_dot: whether matrix instructions must be in what comes out.
         least_capability: the least NVIDIA compute capability that has what it uses, times 10; 0: all.
