@@ -83,7 +83,7 @@ def _find_gpu() -> DeviceFacts | str:
 
 def _why_not() -> str:
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch does not annotate it
     except (RuntimeError, AssertionError) as exc:  # what torch raises without a device, and without code for any
         return str(exc).partition("\n")[0].rstrip(". ")
     return "but its library loads"
