@@ -31,7 +31,7 @@ def upload_together(device: Device, arrays: Sequence[np.ndarray]) -> list[Tensor
     for array in arrays:
         offsets.append(num_bytes)
         num_bytes += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    buffer = np.zeros(num_bytes, dtype=np.uint8)
+    buffer = np.zeros(max(num_bytes, _ALIGNMENT), dtype=np.uint8)  # torch views nothing as numbers of another size
     for array, offset in zip(arrays, offsets, strict=True):
         buffer[offset : offset + array.nbytes].view(array.dtype)[:] = array
     packed = device.upload(buffer)

@@ -1,0 +1,177 @@
+"""What a device is sent, with what it keeps, is what the host would have laid out with all tokens known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagewire.gpu_executor.batch.input_batch import InputBatch
+from pagewire.gpu_executor.batch.step_plan import RowLimits
+from pagewire.gpu_executor.devices.cpu import CpuDevice
+from pagewire.gpu_executor.host_limits import HostLimits
+from pagewire.ipc.sampling_params import Sampling
+from pagewire.ipc.steps import ExecuteStep, NewRow, ScheduledRow
+
+BLOCK_SIZE = 4
+LIMITS = RowLimits(num_blocks=5000, block_size=BLOCK_SIZE, vocab_size=100, num_drawable=90)
+FIELDS = ("positions", "slot_mapping", "query_start_loc", "seq_lens", "logits_indices")
+
+
+class TwoBatches:
+    """One batch that knows every token at once, and one whose tokens are drawn on the device."""
+
+    def __init__(self, max_num_seqs=2):
+        device = CpuDevice(HostLimits())
+        self.known = InputBatch(max_num_seqs, LIMITS, device.torch_device)
+        self.drawing = InputBatch(max_num_seqs, LIMITS, device.torch_device, device)
+        self.unsettled = []
+        self._next_token = 0
+
+    def step(self, *, settles=True, **options):
+        """Apply a step to both, compare their inputs, and draw."""
+        step = ExecuteStep(executor_epoch=1, step_id=1, **options)
+        inputs = []
+        for batch in (self.known, self.drawing):
+            plan = batch.plan(step)
+            assert plan.errors == {}
+            batch.remove(step.removed_row_ids)
+            batch.add(plan.new_rows.values())
+            inputs.append(batch.build_inputs(plan.rows))
+        expected, uploaded = inputs
+        self._compare(expected, uploaded, step.rows)
+        self._draw([row.row_id for row in step.rows if row.num_draws], uploaded)
+        if settles:
+            self.settle()
+        return uploaded
+
+    def settle(self):
+        """Tell the host what was drawn."""
+        for reserved, token_id in self.unsettled:
+            assert self.drawing.settle_token(reserved, token_id)
+        self.unsettled.clear()
+
+    def _draw(self, row_ids, inputs):
+        tokens = [(self._next_token + i) % 90 for i in range(len(row_ids))]
+        self._next_token += len(row_ids)
+        reserved = self.drawing.reserve_tokens(row_ids, inputs.draw_indices, torch.tensor(tokens, dtype=torch.int64))
+        self.unsettled += zip(reserved, tokens, strict=True)
+        for row_id, token in zip(row_ids, tokens, strict=True):
+            self.known.append_token(row_id, token)
+
+    @staticmethod
+    def _compare(expected, uploaded, rows):
+        assert uploaded.input_ids.tolist() == expected.input_ids.tolist()
+        for field in FIELDS:
+            one, other = getattr(uploaded.metadata, field), getattr(expected.metadata, field)
+            assert (field, one.tolist(), one.dtype) == (field, other.tolist(), other.dtype)
+        assert list(uploaded.draw_rows) == list(expected.draw_rows)
+        assert uploaded.is_decode == expected.is_decode
+        for index, row in enumerate(rows):
+            num_blocks = -(-(row.num_computed_tokens + row.num_scheduled_tokens) // BLOCK_SIZE)
+            table = uploaded.metadata.block_tables[index, :num_blocks].tolist()
+            assert table == expected.metadata.block_tables[index, :num_blocks].tolist()
+
+
+def new_row(row_id, num_tokens, first_block):
+    num_blocks = -(-(num_tokens + 1) // BLOCK_SIZE)
+    return NewRow(
+        row_id=row_id,
+        child=0,
+        token_ids=[(row_id + i) % 90 for i in range(num_tokens)],
+        num_prompt_tokens=num_tokens,
+        num_computed_tokens=0,
+        block_table=list(range(first_block, first_block + num_blocks)),
+        sampling=Sampling(),
+    )
+
+
+def test_decodes_of_unknown_tokens_are_decodes():
+    batches = TwoBatches()
+    batches.step(new_rows=[new_row(1, 5, 0), new_row(2, 2, 10)], rows=[ScheduledRow(1, 0, 5), ScheduledRow(2, 0, 2)])
+    batches.step(settles=False, rows=[ScheduledRow(1, 5, 1), ScheduledRow(2, 2, 1)])
+    inputs = batches.step(settles=False, rows=[ScheduledRow(2, 3, 1), ScheduledRow(1, 6, 1)])
+    assert inputs.is_decode
+
+
+def test_known_and_unknown_tokens_mix_with_a_chunk_of_a_prompt():
+    batches = TwoBatches()
+    batches.step(settles=False, new_rows=[new_row(1, 5, 0)], rows=[ScheduledRow(1, 0, 5)])
+    batches.step(settles=False, new_rows=[new_row(2, 9, 10)], rows=[ScheduledRow(1, 5, 1), ScheduledRow(2, 0, 6, 0)])
+    inputs = batches.step(settles=False, rows=[ScheduledRow(2, 6, 3), ScheduledRow(1, 6, 1)])
+    assert not inputs.is_decode
+
+
+def test_blocks_that_came_while_a_row_was_not_scheduled_are_sent_with_its_next_step():
+    batches = TwoBatches()
+    batches.step(new_rows=[new_row(1, 3, 7), new_row(2, 2, 20)], rows=[ScheduledRow(2, 0, 2)])
+    batches.step(rows=[ScheduledRow(1, 0, 3), ScheduledRow(2, 2, 1)])
+
+
+def test_replaced_and_appended_blocks_reach_the_device():
+    batches = TwoBatches()
+    batches.step(new_rows=[new_row(1, 7, 0)], rows=[ScheduledRow(1, 0, 7)])
+    batches.step(rows=[ScheduledRow(1, 7, 1, 1, [90, 91], (1, 40))])
+    batches.step(rows=[ScheduledRow(1, 8, 1, 1, [], (2, 95))])
+
+
+def test_more_rows_and_longer_ones_than_were_expected_keep_what_the_device_knows():
+    batches = TwoBatches(max_num_seqs=1)
+    batches.step(settles=False, new_rows=[new_row(1, 3, 0)], rows=[ScheduledRow(1, 0, 3)])
+    batches.step(
+        settles=False,
+        new_rows=[new_row(2, 1100, 10), new_row(3, 2, 900)],
+        rows=[ScheduledRow(1, 3, 1), ScheduledRow(2, 0, 1100), ScheduledRow(3, 0, 2)],
+    )
+    batches.step(settles=False, rows=[ScheduledRow(1, 4, 1, 1, [899]), ScheduledRow(2, 1100, 1), ScheduledRow(3, 2, 1)])
+
+
+def test_settled_token_of_a_removed_row_goes_nowhere():
+    batches = TwoBatches(max_num_seqs=1)
+    batches.step(settles=False, new_rows=[new_row(1, 2, 0)], rows=[ScheduledRow(1, 0, 2)])
+    batches.step(settles=False, removed_row_ids=[1], new_rows=[new_row(2, 2, 0)], rows=[ScheduledRow(2, 0, 2)])
+    batches.settle()
+    assert batches.drawing.history_of(2).token_ids.tolist() == batches.known.history_of(2).token_ids.tolist()
+
+
+def test_rows_that_read_no_tokens_never_lack_any():
+    batches = TwoBatches()
+    batches.step(settles=False, new_rows=[new_row(1, 2, 0)], rows=[ScheduledRow(1, 0, 2)])
+    assert not batches.drawing.lacks_tokens([1])
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_course_of_rows_is_laid_out_alike(data):
+    batches = TwoBatches(max_num_seqs=1)
+    lengths, computed, num_rows = {}, {}, 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        removed = data.draw(st.lists(st.sampled_from(sorted(lengths)), unique=True)) if lengths else []
+        for row_id in removed:
+            del lengths[row_id], computed[row_id]
+        new_rows = []
+        for _ in range(data.draw(st.integers(0, 2))):
+            num_rows += 1
+            lengths[num_rows], computed[num_rows] = data.draw(st.integers(1, 30)), 0
+            new_rows.append(new_row(num_rows, lengths[num_rows], 40 * num_rows))
+        rows = []
+        for row_id in data.draw(st.permutations(sorted(lengths))):
+            room = lengths[row_id] - computed[row_id]
+            num_tokens = data.draw(st.integers(1, room))
+            blocks = []
+            if computed[row_id] + num_tokens == lengths[row_id] and lengths[row_id] % BLOCK_SIZE == BLOCK_SIZE - 1:
+                blocks = [40 * row_id + 20 + lengths[row_id] // BLOCK_SIZE]  # where its next token goes
+            draws = int(num_tokens == room)
+            rows.append(ScheduledRow(row_id, computed[row_id], num_tokens, draws, blocks))
+            computed[row_id] += num_tokens
+            lengths[row_id] += draws
+        if rows:
+            options = {"removed_row_ids": removed, "new_rows": new_rows, "rows": rows}
+            batches.step(settles=data.draw(st.booleans()), **options)
+        else:
+            for row in new_rows:
+                del lengths[row.row_id], computed[row.row_id]
+            for batch in (batches.known, batches.drawing):
+                batch.remove(removed)
