@@ -94,10 +94,12 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     runner = _make_runner(plan, model, kv_cache, sampler, _make_graphs(plan, model, kv_cache, buffers, use))
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
+    device_type = plan.device.torch_device.type
     ready = ExecutorReady(
         executor_epoch=message.executor_epoch,
         num_blocks=num_blocks,
-        device=plan.device.torch_device.type,
+        device=device_type,
+        device_name="" if device_type == "cpu" else plan.device.name,
         dtype=plan.dtypes,
         kv_cache_dtype=dtype_name(plan.kv_dtype),
         startup=startup.phases,
