@@ -16,7 +16,7 @@ from .kv_cache_spec import LayerKVCache
 from .model_runner import PROMPT_LOGPROBS_ROWS
 from .models.base import Model
 from .sampling.draw import Draw, RowSampling
-from .sampling.logits_processors import TokenHistory
+from .sampling.row_edits import TokenHistory
 from .sampling.pending import Drawing
 
 # What takes the most memory of what one draw can ask for: noise, every filter, processed logits beside the raw ones.

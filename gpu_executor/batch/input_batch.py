@@ -19,7 +19,7 @@ from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
 from ..devices.base import Device, Marker
 from ..sampling.draw import RowSampling
-from ..sampling.logits_processors import TokenHistory
+from ..sampling.row_edits import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
 from .device_inputs import DeviceInputs
 from .forward_metadata import ForwardMetadata

@@ -10,7 +10,8 @@ from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 
 from ..kernels.draws import Filters
-from .logits_processors import LogitsProcessor, TokenHistory, make_processors
+from .logits_processors import LogitsProcessor, make_processors
+from .row_edits import TokenHistory
 
 
 @dataclass(frozen=True, slots=True)

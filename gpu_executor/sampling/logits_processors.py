@@ -1,46 +1,24 @@
 """What requests may do to a row of logits before a token is drawn: one ordered list, each with declared arguments.
 
 A processor is made from a request's `Sampling` once, when its row enters the batch; a request that does not use it gets
-none, and a row without processors costs nothing. Each edits one row in place and sees that row alone, so a neighbour
-in the batch can't change a bit of it. Masked tokens are -inf, and no later processor brings them back.
+none, and a row without processors costs nothing. Each says which edits of one row it wants (`RowEdits`) and sees that
+row's tokens alone, so a neighbour in the batch can't change a bit of it. Masked tokens are -inf, and no later edit
+brings them back.
 
 A new one (a grammar's mask, say) is a class here and a place in `LOGITS_PROCESSORS`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pagewire.ipc.sampling_params import Sampling
 
-
-class TokenHistory(NamedTuple):
-    """The tokens before a draw.
-
-    Attributes:
-        token_ids: [num_tokens] int32, prompt and output.
-        num_prompt_tokens: how many of them are prompt.
-    """
-
-    token_ids: np.ndarray
-    num_prompt_tokens: int
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens drawn so far, which is the position of the next one among the outputs."""
-        return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
-    def output_token_ids(self) -> np.ndarray:
-        """[num_output_tokens] int32."""
-        return self.token_ids[self.num_prompt_tokens :]
+from .row_edits import PenaltyStrengths, RowEdits, TokenHistory
 
 
 class LogitsProcessor(Protocol):
@@ -62,11 +40,11 @@ class LogitsProcessor(Protocol):
         Ids from `vocab_size` on are padding of the embedding: they can't be drawn, so they are left out.
         """
 
-    def apply(self, row: Tensor, history: TokenHistory) -> None:
-        """Edit one row in place.
+    def edit(self, edits: RowEdits, history: TokenHistory) -> None:
+        """Add the row's edits of this step.
 
         Args:
-            row: [vocab_size] float32.
+            edits: those of the processors before it; added to.
             history: the tokens before the draw.
         """
 
@@ -77,7 +55,7 @@ class AllowedTokens:
     arguments: ClassVar[tuple[str, ...]] = ("allowed_token_ids",)
     reads_token_ids: ClassVar[bool] = False
 
-    def __init__(self, token_ids: Tensor) -> None:
+    def __init__(self, token_ids: np.ndarray) -> None:
         self._token_ids = token_ids
 
     @classmethod
@@ -85,14 +63,11 @@ class AllowedTokens:
         """See `LogitsProcessor`."""
         if sampling.allowed_token_ids is None:
             return None
-        return cls(_id_tensor(sampling.allowed_token_ids, vocab_size))
+        return cls(_id_array(sampling.allowed_token_ids, vocab_size))
 
-    def apply(self, row: Tensor, history: TokenHistory) -> None:
+    def edit(self, edits: RowEdits, history: TokenHistory) -> None:
         """See `LogitsProcessor`."""
-        token_ids = self._token_ids.to(row.device)
-        kept = row[token_ids]
-        row.fill_(-math.inf)
-        row[token_ids] = kept
+        edits.allowed_ids = self._token_ids
 
 
 class BadWords:
@@ -113,7 +88,7 @@ class BadWords:
                 last_ids_by_prefix[tuple(prefix)].append(last_id)
         return cls(dict(last_ids_by_prefix)) if last_ids_by_prefix else None
 
-    def apply(self, row: Tensor, history: TokenHistory) -> None:
+    def edit(self, edits: RowEdits, history: TokenHistory) -> None:
         """See `LogitsProcessor`."""
         longest = max(map(len, self._last_ids_by_prefix))
         tail = tuple(history.output_token_ids[-longest:].tolist()) if longest else ()
@@ -124,7 +99,7 @@ class BadWords:
             for token_id in last_ids
         ]
         if banned:
-            row[torch.tensor(banned, dtype=torch.int64, device=row.device)] = -math.inf
+            edits.masked_ids.append(np.array(banned, dtype=np.int64))
 
 
 class MinTokens:
@@ -133,7 +108,7 @@ class MinTokens:
     arguments: ClassVar[tuple[str, ...]] = ("min_tokens", "end_token_ids")
     reads_token_ids: ClassVar[bool] = False
 
-    def __init__(self, min_tokens: int, end_token_ids: Tensor) -> None:
+    def __init__(self, min_tokens: int, end_token_ids: np.ndarray) -> None:
         self._min_tokens = min_tokens
         self._end_token_ids = end_token_ids
 
@@ -142,12 +117,12 @@ class MinTokens:
         """See `LogitsProcessor`."""
         if sampling.min_tokens == 0 or not sampling.end_token_ids:
             return None
-        return cls(sampling.min_tokens, _id_tensor(sampling.end_token_ids, vocab_size))
+        return cls(sampling.min_tokens, _id_array(sampling.end_token_ids, vocab_size))
 
-    def apply(self, row: Tensor, history: TokenHistory) -> None:
+    def edit(self, edits: RowEdits, history: TokenHistory) -> None:
         """See `LogitsProcessor`."""
         if history.num_output_tokens < self._min_tokens:
-            row[self._end_token_ids.to(row.device)] = -math.inf
+            edits.masked_ids.append(self._end_token_ids)
 
 
 class LogitBias:
@@ -156,7 +131,7 @@ class LogitBias:
     arguments: ClassVar[tuple[str, ...]] = ("logit_bias",)
     reads_token_ids: ClassVar[bool] = False
 
-    def __init__(self, token_ids: Tensor, biases: Tensor) -> None:
+    def __init__(self, token_ids: np.ndarray, biases: np.ndarray) -> None:
         self._token_ids = token_ids
         self._biases = biases
 
@@ -166,49 +141,34 @@ class LogitBias:
         drawable = {token_id: bias for token_id, bias in sampling.logit_bias.items() if token_id < vocab_size}
         if not drawable:
             return None
-        return cls(_id_tensor(drawable, vocab_size), torch.tensor(list(drawable.values()), dtype=torch.float32))
+        return cls(_id_array(drawable, vocab_size), np.array(list(drawable.values()), dtype=np.float32))
 
-    def apply(self, row: Tensor, history: TokenHistory) -> None:
+    def edit(self, edits: RowEdits, history: TokenHistory) -> None:
         """See `LogitsProcessor`."""
-        row[self._token_ids.to(row.device)] += self._biases.to(row.device)
+        edits.biased_ids, edits.biases = self._token_ids, self._biases
 
 
 class Penalties:
-    """Make tokens that occurred less likely.
-
-    The repetition penalty divides positive logits and multiplies negative ones, for tokens of prompt and output; then
-    the frequency penalty takes off its amount for each occurrence in the output, and the presence penalty once.
-    """
+    """Make tokens that occurred less likely: see `PenaltyStrengths`."""
 
     arguments: ClassVar[tuple[str, ...]] = ("repetition_penalty", "frequency_penalty", "presence_penalty")
     reads_token_ids: ClassVar[bool] = True
 
-    def __init__(self, repetition: float, frequency: float, presence: float) -> None:
-        self._repetition = repetition
-        self._frequency = frequency
-        self._presence = presence
+    def __init__(self, strengths: PenaltyStrengths) -> None:
+        self._strengths = strengths
 
     @classmethod
     def from_sampling(cls, sampling: Sampling, vocab_size: int) -> Self | None:
         """See `LogitsProcessor`."""
-        penalties = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
-        return None if penalties == (1.0, 0.0, 0.0) else cls(*penalties)
+        strengths = PenaltyStrengths(sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
+        return None if strengths == (1.0, 0.0, 0.0) else cls(strengths)
 
-    def apply(self, row: Tensor, history: TokenHistory) -> None:
+    def edit(self, edits: RowEdits, history: TokenHistory) -> None:
         """See `LogitsProcessor`."""
-        if self._repetition != 1.0:
-            token_ids = np.unique(history.token_ids)
-            seen = _to_row(token_ids[token_ids < row.shape[0]], row)
-            logits = row[seen]
-            row[seen] = torch.where(logits > 0, logits / self._repetition, logits * self._repetition)
-        if (self._frequency or self._presence) and history.num_output_tokens:
-            token_ids, counts = np.unique(history.output_token_ids, return_counts=True)
-            is_drawable = token_ids < row.shape[0]
-            cost = counts[is_drawable].astype(np.float32) * np.float32(self._frequency) + np.float32(self._presence)
-            row[_to_row(token_ids[is_drawable], row)] -= torch.from_numpy(cost).to(row.device)
+        edits.penalties = self._strengths
 
 
-# In this order: masks first, so that no bias or penalty can undo them.
+# Edits of different kinds are applied in the order of `RowEdits`, those of one kind in this one.
 LOGITS_PROCESSORS: tuple[type[LogitsProcessor], ...] = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
 
@@ -223,15 +183,13 @@ def make_processors(sampling: Sampling, vocab_size: int) -> tuple[LogitsProcesso
     return tuple(processor for processor in made if processor is not None)
 
 
-def apply_processors(row: Tensor, processors: Sequence[LogitsProcessor], history: TokenHistory) -> None:
-    """Edit one row of logits in place by each processor, in order."""
+def edits_of(processors: Sequence[LogitsProcessor], history: TokenHistory) -> RowEdits:
+    """Return what a row's processors do to it in one step."""
+    edits = RowEdits()
     for processor in processors:
-        processor.apply(row, history)
+        processor.edit(edits, history)
+    return edits
 
 
-def _id_tensor(token_ids: Iterable[int], vocab_size: int) -> Tensor:
-    return torch.tensor([token_id for token_id in token_ids if token_id < vocab_size], dtype=torch.int64)
-
-
-def _to_row(token_ids: np.ndarray, row: Tensor) -> Tensor:
-    return torch.from_numpy(token_ids.astype(np.int64)).to(row.device)
+def _id_array(token_ids: Iterable[int], vocab_size: int) -> np.ndarray:
+    return np.array([token_id for token_id in token_ids if token_id < vocab_size], dtype=np.int64)

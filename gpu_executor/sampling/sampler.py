@@ -20,9 +20,10 @@ from ..kernels.draws import DrawRow, NoiseKey, OutputRows
 from ..kernels.sampling_ops import SamplingOps
 from ..models.base import Model
 from .draw import Draw, Drawn
-from .logits_processors import apply_processors
+from .logits_processors import edits_of
 from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
 from .pending import FinishedDraws, PendingDraws
+from .row_edits import apply_edits
 
 _NOTHING_TO_DRAW = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
@@ -108,7 +109,7 @@ class Sampler:
         assert history is not None, "a row that needs its logits comes with its tokens"
         if row_sampling.processors:
             logits = raw.clone()  # logprobs are of the raw ones
-            apply_processors(logits, row_sampling.processors, history)
+            apply_edits(logits, edits_of(row_sampling.processors, history), history)
             best_value, best_id = self._ops.argmax(logits)
             if best_value == -math.inf:
                 return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())

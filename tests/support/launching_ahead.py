@@ -17,7 +17,7 @@ from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from pagewire.gpu_executor.model_runner import ModelRunner
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.sampling.draw import Draw, Drawn
-from pagewire.gpu_executor.sampling.logits_processors import TokenHistory
+from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.pending import PendingDraws
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.gpu_executor.step_in_flight import StepInFlight

@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pagewire.gpu_executor.sampling.logits_processors import (
-    LOGITS_PROCESSORS,
-    TokenHistory,
-    apply_processors,
-    make_processors,
-)
+from pagewire.gpu_executor.sampling.logits_processors import LOGITS_PROCESSORS, edits_of, make_processors
+from pagewire.gpu_executor.sampling.row_edits import TokenHistory, apply_edits
 from pagewire.ipc.sampling_params import Sampling
 
 VOCAB_SIZE = 12
@@ -23,7 +19,7 @@ VOCAB_SIZE = 12
 def processed(prompt, output, logits=None, **options):
     row = torch.linspace(-3, 3, VOCAB_SIZE) if logits is None else torch.tensor(logits)
     history = TokenHistory(np.array([*prompt, *output], dtype=np.int32), len(prompt))
-    apply_processors(row, make_processors(Sampling(**options), VOCAB_SIZE), history)
+    apply_edits(row, edits_of(make_processors(Sampling(**options), VOCAB_SIZE), history), history)
     return row
 
 

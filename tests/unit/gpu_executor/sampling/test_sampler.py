@@ -11,7 +11,7 @@ import torch
 from pagewire.gpu_executor.kernels.draws import OutputRows
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
-from pagewire.gpu_executor.sampling.logits_processors import TokenHistory
+from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.ipc.sampling_params import Sampling, SamplingParams, resolve_sampling
 
