@@ -25,7 +25,7 @@ from .devices.base import Device, Marker
 from .models.base import Model
 from .sampling.draw import Draw
 from .sampling.pending import Drawing, FinishedDraws, PendingDraws
-from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results, result_of
+from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results
 
 # Rows of logits that exist at once for prompt logprobs: a chunk of 512 positions over a vocabulary of 150,000 would
 # take 300 MiB in one piece.
@@ -142,7 +142,9 @@ class ModelRunner:
         for row, of_row in zip(drawing, self._begin_draws(hidden, logits, drawing, inputs).collect(), strict=True):
             if of_row.error is None:
                 self._batch.append_token(row.row_id, of_row.token_ids[0])
-            drawn[row.row_id] = result_of(row.row_id, of_row)
+            drawn[row.row_id] = RowResult(
+                row_id=row.row_id, token_ids=of_row.token_ids, logprobs=of_row.logprobs, error=of_row.error
+            )
         return of_prompt, drawn
 
     def _launch_on(self, device: Device, step: ExecuteStep, plan: StepPlan, inputs: StepInputs) -> LaunchedStep:
@@ -214,6 +216,8 @@ class ModelRunner:
     def _all_prompt_logprobs(
         self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs
     ) -> dict[int, RowResult]:
+        if not inputs.prompt_spans:
+            return {}
         return {
             rows[span.row].row_id: self._prompt_logprobs(hidden, rows[span.row].row_id, span)
             for span in inputs.prompt_spans

@@ -133,12 +133,7 @@ class LaunchedStep(StepInFlight):
             # It was launched before the step that failed it was done, with whatever token that step left.
             error = EngineError(f"row {row_id} has failed in an earlier step")
             return RowResult(row_id=row_id, error=error.to_info())
-        return result_of(row_id, drawn)
-
-
-def result_of(row_id: int, drawn: Drawn) -> RowResult:
-    """Return a row's draws as a result."""
-    return RowResult(row_id=row_id, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error)
+        return RowResult(row_id=row_id, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error)
 
 
 def merge_results(
