@@ -11,14 +11,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
+from pagewire.gpu_executor.batch.graphed_forward import GraphedForward
 from pagewire.gpu_executor.batch.input_batch import InputBatch
 from pagewire.gpu_executor.batch.row_table import UNKNOWN_TOKEN
 from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from pagewire.gpu_executor.model_runner import ModelRunner
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.sampling.draw import Draw, Drawn
-from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.pending import PendingDraws
+from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.gpu_executor.step_in_flight import StepInFlight
 from pagewire.ipc.outputs import TokenLogprobs
@@ -132,7 +133,7 @@ class AheadRunner:
         runner: does the launching.
     """
 
-    def __init__(self, checkpoint: Path, *, num_blocks: int = 64) -> None:
+    def __init__(self, checkpoint: Path, *, num_blocks: int = 64, graphs: GraphedForward | None = None) -> None:
         self.device = DeferredDevice()
         plain = make_runner(checkpoint, num_blocks=num_blocks)
         assert isinstance(plain.sampler, Sampler)
@@ -141,6 +142,7 @@ class AheadRunner:
             plain.kv_cache,
             InputBatch(2, plain.batch.limits, self.device.torch_device, self.device),
             DeferredSampler(plain.sampler, self.device),  # type: ignore[arg-type]
+            graphs,
             clock=lambda: self.device.host_s,
         )
 
