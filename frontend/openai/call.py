@@ -240,7 +240,7 @@ async def _encode(
         bad_words_token_ids = await serving.generator.spell_bad_words(params.bad_words)
         for prompt in prompts:
             if isinstance(prompt, str):
-                token_ids = await serving.tokenizer.encode_async(prompt, add_special_tokens=add_special_tokens)
+                token_ids = await serving.encode_prompt(prompt, add_special_tokens=add_special_tokens)
                 encoded.append((prompt, token_ids))
             else:
                 encoded.append((None, prompt))

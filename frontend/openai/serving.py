@@ -99,6 +99,24 @@ class Serving:
                 param=param,
             )
 
+    async def encode_prompt(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return a prompt's token ids; of one that can't fit no more is encoded than it takes to know.
+
+        Raises:
+            ContextTooLong: it is too long by far; what is too long by little is found later.
+            InvalidRequest: the text is no Unicode.
+        """
+        self.check_prompt_size(text)
+        limit = self.info.max_model_len
+        num_tokens = await self.tokenizer.count_beyond(text, limit)
+        if num_tokens is not None:
+            raise ContextTooLong(
+                f"This model's maximum context length is {limit} tokens. However, your prompt has {num_tokens} tokens "
+                f"and more in its {len(text)} characters. Please shorten the prompt.",
+                param="prompt",
+            )
+        return await self.tokenizer.encode_async(text, add_special_tokens=add_special_tokens)
+
 
 SERVING = web.AppKey("serving", Serving)
 REQUEST_ID = web.RequestKey("request_id", str)

@@ -29,8 +29,7 @@ async def tokenize(request: web.Request) -> web.Response:
     else:
         # The template prints the begin-of-text token itself.
         text, adds_special = await render_messages(serving.chats, body), bool(body.add_special_tokens)
-    serving.check_prompt_size(text)
-    token_ids = await serving.tokenizer.encode_async(text, add_special_tokens=adds_special)
+    token_ids = await serving.encode_prompt(text, add_special_tokens=adds_special)
     spellings: list[str] | None = None
     if body.return_token_strs:
         spell = serving.tokenizer.token_spelling

@@ -325,15 +325,6 @@ async def test_prompt_logprobs_are_keyed_by_token_id():
         assert (status, answer["error"]["param"]) == (400, "prompt_logprobs")
 
 
-@pytest.mark.parametrize("prompt", ["x" * (16 * 256 + 1), [1] * 17, [[1], [1] * 17]], ids=["text", "ids", "batch"])
-async def test_prompt_too_long_by_far_is_refused_before_it_is_tokenized(prompt, monkeypatch):
-    async with running_server("x", info={"max_model_len": 16}) as server:
-        monkeypatch.setattr(server.serving.tokenizer, "encode_async", None)
-        status, answer = await server.post("/v1/completions", prompt=prompt)
-        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-        assert not any(isinstance(m, AddRequest) for m in server.core.received)
-
-
 async def test_bad_words_that_ban_every_allowed_token_are_a_400():
     async with running_server("x") as server:
         body = {"prompt": "p", "allowed_token_ids": ids_of("a")}

@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,34 @@ async def test_encoding_beside_the_event_loop_gives_the_same_ids(tokenizer: Toke
     with pytest.raises(InvalidRequest):
         await tokenizer.encode_async("\ud800" * 1000, add_special_tokens=True)
     tokenizer.close()
+
+
+async def test_long_text_leaves_the_interpreter_to_others(tokenizer: Tokenizer) -> None:
+    encoding = asyncio.create_task(tokenizer.encode_async("some words " * 60_000, add_special_tokens=False))
+    started = last = time.perf_counter()
+    longest_s = 0.0
+    while not encoding.done():
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        longest_s, last = max(longest_s, now - last), now
+    assert longest_s < (last - started) / 2
+
+
+@pytest.mark.parametrize(("num_words", "is_beyond"), [(3, False), (60, False), (2000, True), (50_000, True)])
+async def test_text_that_cannot_fit_is_told_by_its_head(num_words: int, is_beyond: bool, tokenizer: Tokenizer) -> None:
+    text, limit = "words and " * num_words, 100
+    num_tokens = await tokenizer.count_beyond(text, limit)
+    assert (num_tokens is not None) == is_beyond
+    assert num_tokens is None or limit < num_tokens <= 8 * limit, "a head was enough"
+
+
+async def test_text_of_few_tokens_is_no_more_than_it_is_though_it_is_long(tokenizer: Tokenizer) -> None:
+    added = next(token for token in (tokenizer.bos_token, tokenizer.eos_token) if token is not None)
+    text = added * 4000
+    most = len(tokenizer.encode(text, add_special_tokens=False))
+    assert most == 4000
+    assert await tokenizer.count_beyond(text, most) is None
+    assert await tokenizer.count_beyond(text, most // 200) is not None
 
 
 def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
