@@ -45,7 +45,8 @@ def main() -> int:
     code = 0
     if isinstance(message, LoadModel):
         is_first = bootstrap.core_epoch == 1 and message.executor_epoch == 1
-        code = serve(channel, message, started, longest_silence_s(is_first=is_first))
+        silence_s = longest_silence_s(is_first=is_first, device=message.config.model.device)
+        code = serve(channel, message, started, silence_s)
     channel.socket.close(linger=_LAST_WORDS_MS if code else 0)
     context.term()
     return code

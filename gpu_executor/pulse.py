@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import TracebackType
 
 from pagewire.ipc.channels import PairChannel
@@ -13,15 +14,21 @@ _INTERVAL_S = 0.5
 # hundreds of megabytes: 0.6 s on 2 cores, 1.0 s where others use them as well, much longer from a cold and slow disk.
 _FIRST_LIMIT_S = 20.0
 _LATER_LIMIT_S = 5.0  # what an earlier executor has read is in memory
+# Where drivers of GPUs are reached. With nobody left who uses them they forget all, and set every GPU of the machine
+# up again, within one call.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
-def longest_silence_s(*, is_first: bool) -> float:
+def longest_silence_s(*, is_first: bool, device: str = "cpu", drivers: tuple[Path, ...] = _DRIVERS) -> float:
     """Return how long an executor that loads may be silent, in seconds, before it counts as hung.
 
     Args:
         is_first: no executor of this engine has read the same files before.
+        device: as `--device` has it.
+        drivers: device files, of which one is there if the machine has GPUs.
     """
-    return _FIRST_LIMIT_S if is_first else _LATER_LIMIT_S
+    may_use_gpu = device != "cpu" and any(path.exists() for path in drivers)
+    return _FIRST_LIMIT_S if is_first or may_use_gpu else _LATER_LIMIT_S
 
 
 class Pulse:

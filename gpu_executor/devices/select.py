@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, MachineError
 
 from ..compute_dtype import cpu_has_native_bf16
 from ..host_limits import HostLimits
@@ -20,7 +20,8 @@ from .requirements import DeviceFacts, check_requirements, read_device_facts, re
 
 logger = logging.getLogger(__name__)
 
-_INDEX = 0  # of the GPUs that CUDA_VISIBLE_DEVICES leaves
+_INDEX = 0  # of the GPUs that these variables leave
+_VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class SelectedDevice(NamedTuple):
@@ -44,6 +45,7 @@ def select_device(
 
     Raises:
         ConfigError: a GPU is asked for, and there is none, or it is below what is needed.
+        MachineError: the driver does not let this process use it.
     """
     # Triton's interpreter computes by numpy, which knows no bf16.
     cpu_has_bfloat16 = kernels != "triton" and cpu_has_native_bf16()
@@ -63,7 +65,20 @@ def select_device(
         return SelectedDevice(CpuDevice(host), cpu_has_bfloat16)
     for line in check_requirements(facts):
         logger.warning("%s", line)
-    return SelectedDevice(CudaDevice(_INDEX), facts.has_bfloat16)
+    return SelectedDevice(_open_gpu(facts), facts.has_bfloat16)
+
+
+def _open_gpu(facts: DeviceFacts) -> Device:
+    """Set the GPU up, which is when a driver says that it is taken or broken."""
+    try:
+        device = CudaDevice(_INDEX)
+        device.memory()
+    except RuntimeError as exc:  # torch's answer to any error of the driver
+        raise MachineError(
+            f"{facts.name} can't be used: {_first_line(exc)}. Free it, choose another one by CUDA_VISIBLE_DEVICES, or "
+            "choose --device cpu."
+        ) from exc
+    return device
 
 
 def _find_gpu() -> DeviceFacts | str:
@@ -75,9 +90,9 @@ def _find_gpu() -> DeviceFacts | str:
         )
     if torch.cuda.is_available():
         return read_device_facts(_INDEX)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return f"torch sees no GPU with CUDA_VISIBLE_DEVICES={visible!r}; unset it, or choose --device cpu"
+    for name in _VISIBILITY:
+        if (visible := os.environ.get(name)) is not None:
+            return f"torch sees no GPU with {name}={visible!r}; unset it, or choose --device cpu"
     return f"torch sees no GPU ({_why_not()}); install its driver, or choose --device cpu"
 
 
@@ -85,5 +100,9 @@ def _why_not() -> str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch does not annotate it
     except (RuntimeError, AssertionError) as exc:  # what torch raises without a device, and without code for any
-        return str(exc).partition("\n")[0].rstrip(". ")
+        return _first_line(exc)
     return "but its library loads"
+
+
+def _first_line(exc: Exception) -> str:
+    return str(exc).partition("\n")[0].rstrip(". ")

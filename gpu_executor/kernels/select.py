@@ -41,7 +41,7 @@ def select_ops(
 
     Raises:
         ConfigError: there is no such backend, it can't run here, or it does not have what is asked for.
-        MachineError: the compiled kernels are older than their sources.
+        MachineError: the compiled kernels are older than their sources, or Triton can't launch kernels.
     """
     if name not in ("auto", "cpu", "triton", "reference"):
         raise ConfigError(f"kernels {name!r} are unknown: use auto, cpu, triton or reference", param="kernels")
@@ -100,6 +100,10 @@ def _triton_ops(device: torch.device, *, is_batch_invariant: bool, attention_bac
 
     if device.type == "cpu":
         logger.warning("the Triton kernels are interpreted on this CPU, thousands of times slower: for tests alone")
+    else:
+        from .triton.driver import start_driver
+
+        start_driver()
     attention_backend = "triton" if attention_backend == "auto" else attention_backend
     return TritonOps(device, is_batch_invariant=is_batch_invariant, attention_backend=attention_backend)
 

@@ -59,3 +59,11 @@ def test_failure_within_the_block_ends_the_pulse(ends: Ends):
 
 def test_later_executor_may_be_silent_for_less_time_than_the_first():
     assert longest_silence_s(is_first=False) < longest_silence_s(is_first=True)
+
+
+def test_a_driver_that_may_have_to_set_its_gpus_up_again_has_as_long_as_the_first_time(tmp_path: Path):
+    first = longest_silence_s(is_first=True)
+    there, missing = (tmp_path,), (tmp_path / "nvidiactl",)
+    assert longest_silence_s(is_first=False, device="auto", drivers=there) == first
+    assert longest_silence_s(is_first=False, device="cpu", drivers=there) < first
+    assert longest_silence_s(is_first=False, device="auto", drivers=missing) < first

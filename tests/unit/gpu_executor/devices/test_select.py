@@ -15,7 +15,7 @@ from pagewire.gpu_executor.devices.cpu import CpuDevice
 from pagewire.gpu_executor.devices.requirements import DeviceFacts
 from pagewire.gpu_executor.devices.select import SelectedDevice, select_device
 from pagewire.gpu_executor.host_limits import HostLimits
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, MachineError
 
 H200 = DeviceFacts(
     name="NVIDIA H200",
@@ -89,6 +89,18 @@ def test_triton_is_interpreted_only_if_the_cpu_is_asked_for() -> None:
     assert not chosen("cpu", "triton", NONE).has_bfloat16  # numpy, which interprets, has none
 
 
+@pytest.mark.parametrize("requested", ["auto", "cuda"])
+def test_a_gpu_that_is_taken_ends_the_start_by_the_drivers_reason(
+    monkeypatch: pytest.MonkeyPatch, requested: str
+) -> None:
+    def refuse(index: int) -> Device:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nfor debugging ...")
+
+    monkeypatch.setattr(select, "CudaDevice", refuse)
+    with pytest.raises(MachineError, match=r"NVIDIA H200 can't be used: .*busy or unavailable\. Free it"):
+        chosen(requested, "auto", H200)
+
+
 def test_what_is_outside_of_the_tested_range_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         chosen("cuda", "auto", H200)
@@ -104,15 +116,22 @@ def test_torch_without_gpus_is_the_reason_there_is_none(monkeypatch: pytest.Monk
         select_device("cuda", "auto", HostLimits())
 
 
-@pytest.mark.parametrize(("visible", "text"), [("3", "CUDA_VISIBLE_DEVICES='3'"), (None, "install its driver")])
+@pytest.mark.parametrize(
+    ("hidden", "text"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "3"}, "CUDA_VISIBLE_DEVICES='3'; unset it"),
+        ({"HIP_VISIBLE_DEVICES": ""}, "HIP_VISIBLE_DEVICES=''; unset it"),
+        ({}, "install its driver"),
+    ],
+)
 def test_hidden_gpus_and_a_missing_driver_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, text: str
+    monkeypatch: pytest.MonkeyPatch, hidden: dict[str, str], text: str
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=text):
         select_device("cuda", "auto", HostLimits())

@@ -12,7 +12,7 @@ import torch
 from pagewire.gpu_executor.kernels.cpu import cpu_ops, native_library
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
-from pagewire.gpu_executor.kernels.triton import backend
+from pagewire.gpu_executor.kernels.triton import backend, driver
 from pagewire.ipc.errors import ConfigError
 
 GPU = torch.device("cuda", 0)
@@ -35,6 +35,7 @@ def triton_modes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     module = types.ModuleType("triton_ops")
     module.TritonOps = FakeTritonOps  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pagewire.gpu_executor.kernels.triton.triton_ops", module)
+    monkeypatch.setattr(driver, "start_driver", lambda: None)
     return modes
 
 
