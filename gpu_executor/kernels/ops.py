@@ -90,7 +90,7 @@ class Ops(SamplingOps, ABC):
             weight: vocab_size rows of hidden_size channels.
 
         Returns:
-            [num_tokens, hidden_size], compute dtype.
+            [num_tokens, hidden_size], compute dtype; of a quantized weight, which knows none, perhaps float32.
         """
 
     @abstractmethod
@@ -233,7 +233,7 @@ class Ops(SamplingOps, ABC):
         Returns:
             [num_tokens, hidden_size], compute dtype.
         """
-        hidden, residual = self.embedding(input_ids, weights.embedding), None
+        hidden, residual = self.embedding(input_ids, weights.embedding).to(weights.norm.dtype), None
         for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
             hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
             hidden, residual = self.mlp_block(hidden, residual, layer.mlp)

@@ -20,10 +20,13 @@ from .base import LinearShape, QuantMethod, WeightLoader
 
 
 class GroupedMethod(QuantMethod):
-    """Keep weights at their stored size."""
+    """Keep weights at their stored size.
+
+    Shards are read and joined in the host's memory, a weight at a time; the backend brings them to its device when it
+    prepares them.
+    """
 
     def create_weights(self, shape: LinearShape, *, dtype: torch.dtype | None, device: torch.device) -> WeightLoader:
-        assert device.type == "cpu", "backends that keep quantized weights run on the CPU"
         return GroupedLoader(shape, self._ops, self._preparing, dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..layouts import GROUP_SIZE, DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from ..layouts import GROUP_SIZE, DenseWeight, Fp8Weight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 
 
 def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -25,6 +25,9 @@ def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tens
             return _dequantize_int4(weight.codes, weight.scale, weight.minimum, dtype)[:, : weight.in_features]
         case Int8Weight():
             return _dequantize_int8(weight.codes, weight.scale, weight.minimum, dtype)
+        case Fp8Weight():
+            scale = weight.scale.repeat_interleave(weight.tile_rows, dim=0)[: weight.out_features]
+            return _dequantize_fp8(weight.codes, scale, weight.tile_columns, dtype)
         case StackedWeight():
             return torch.cat([dequantize(part, dtype) for part in weight.parts])
     raise TypeError(f"{type(weight).__name__} is no canonical layout")
@@ -52,6 +55,11 @@ def dequantize_rows(weight: LinearWeight, rows: Tensor) -> Tensor:
             minima = None if weight.minimum is None else weight.minimum.index_select(0, rows)
             codes, scale = weight.codes.index_select(0, rows), weight.scale.index_select(0, rows)
             return _dequantize_int8(codes, scale, minima, torch.float32)
+        case Fp8Weight():
+            scale = weight.scale.index_select(0, rows // weight.tile_rows)
+            # By their bytes: torch can't pick rows of fp8 numbers on every device.
+            codes = weight.codes.view(torch.uint8).index_select(0, rows).view(weight.codes.dtype)
+            return _dequantize_fp8(codes, scale, weight.tile_columns, torch.float32)
     raise TypeError(f"rows can't be looked up in a {type(weight).__name__}")
 
 
@@ -62,7 +70,7 @@ def bias_of(weight: LinearWeight) -> Tensor | None:
         TypeError: if the layout is a backend's own, and not a canonical one.
     """
     match weight:
-        case DenseWeight() | Int4Weight() | Int8Weight():
+        case DenseWeight() | Int4Weight() | Int8Weight() | Fp8Weight():
             return None if weight.bias is None else weight.bias.float()
         case StackedWeight():
             biases = [bias_of(part) for part in weight.parts]
@@ -86,3 +94,8 @@ def _dequantize_int8(codes: Tensor, scale: Tensor, minimum: Tensor | None, dtype
     if minimum is not None:
         values.add_(minimum.to(dtype).unsqueeze(2))
     return values.view(out_features, -1)
+
+
+def _dequantize_fp8(codes: Tensor, scale: Tensor, tile_columns: int, dtype: torch.dtype) -> Tensor:
+    columns = scale.to(dtype).repeat_interleave(tile_columns, dim=1)[:, : codes.shape[1]]
+    return codes.to(dtype).mul_(columns)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import attention_cases, copy_blocks, rms_norm, rotary, silu_and_mul, store_kv
-from .launches import attention, elementwise
+from . import (
+    attention_cases,
+    copy_blocks,
+    dense_matmul,
+    dequantize,
+    embedding,
+    quantized_matmul,
+    rms_norm,
+    rotary,
+    silu_and_mul,
+    split_sum,
+    store_kv,
+)
+from .launches import attention, elementwise, products
 from .launches.row import CompileCases, LaunchRow
 
-TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.RMS_NORM, *elementwise.ROTARY, *elementwise.SILU_AND_MUL)
+TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.ROWS, *products.ROWS)
 """Each kernel's rows, in the order in which they are tried."""
 
 COMPILE_CASES: Mapping[str, CompileCases] = {
@@ -21,5 +33,10 @@ COMPILE_CASES: Mapping[str, CompileCases] = {
     "rms_norm": rms_norm.compile_cases,
     "rotary": rotary.compile_cases,
     "silu_and_mul": silu_and_mul.compile_cases,
+    "embedding": embedding.compile_cases,
+    "quantized_matmul": quantized_matmul.compile_cases,
+    "dense_matmul": dense_matmul.compile_cases,
+    "split_sum": split_sum.compile_cases,
+    "dequantize": dequantize.compile_cases,
 }
 """Kernel -> what a row of it stands for."""

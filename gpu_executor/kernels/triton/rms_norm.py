@@ -146,7 +146,8 @@ def compile_cases(row: LaunchRow) -> list[CompileCase]:
             label=f"{dtype}, size {size}" + (", residual" if has_residual else ""),
             function=rms_norm_kernel,
             signature=dict.fromkeys(("x", "residual", "weight", "out", "total"), f"*{dtype}")
-            | dict.fromkeys(("num_rows", "rows_inside", "outer_stride", "inner_stride"), "i32")
+            | dict.fromkeys(("num_rows", "rows_inside"), "i32")
+            | dict.fromkeys(("outer_stride", "inner_stride"), "i32:16")
             | {"eps": "fp32"},
             constants=_constants(row, size, has_residual=has_residual),
             has_dot=False,

@@ -160,7 +160,7 @@ def compile_cases(row: LaunchRow) -> list[CompileCase]:
             function=rotary_kernel,
             signature=dict.fromkeys(pointers, f"*{dtype}")
             | {"positions": "*i64", "cos_table": "*fp32", "sin_table": "*fp32"}
-            | {f"{name}_stride": "i32" for name in strides},
+            | {f"{name}_stride": "i32:16" for name in strides},
             constants=_constants(row, 32, 8, head_dim, rotary_dim),
             has_dot=False,
         )

@@ -11,7 +11,10 @@ from ...kv_cache_spec import LayerKVCache
 from ..layouts import DenseWeight, LinearWeight, RotaryTable
 from ..ops import Ops
 from .copy_blocks import copy_blocks
+from .embedding import embedding
+from .packed_weight import PackedWeight
 from .paged_attention import paged_attention
+from .products import multiply, prepare_weight
 from .rms_norm import add_rms_norm, rms_norm
 from .rotary import rotary
 from .silu_and_mul import silu_and_mul
@@ -38,16 +41,19 @@ class TritonOps(Ops):
         # Other backends plan their work on the host, by the lengths of a step's requests.
         self.can_be_captured = attention_backend == "triton"
 
+    def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
+        return prepare_weight(weight, self._device)
+
     def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
-        if isinstance(weight, DenseWeight):
-            return F.embedding(input_ids, weight.weight)
-        raise TypeError(f"the Triton kernels don't know the layout {type(weight).__name__}")
+        match weight:
+            case DenseWeight():
+                return F.embedding(input_ids, weight.weight)
+            case PackedWeight():
+                return embedding(input_ids, weight, torch.float32)
+        raise TypeError(f"rows can't be looked up in a {type(weight).__name__}")
 
     def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
-        if isinstance(weight, DenseWeight):
-            bias = None if weight.bias is None else weight.bias.to(x.dtype)
-            return F.linear(x, weight.weight, bias)
-        raise TypeError(f"the Triton kernels don't know the layout {type(weight).__name__}")
+        return multiply(x, weight, is_batch_invariant=self._is_batch_invariant)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)

@@ -70,10 +70,10 @@ EMBEDDING = (
     LaunchRow(
         kernel="embedding",
         at_most={},
-        constants={"BLOCK_RUNS": 32},
+        constants={"BLOCK_UNITS": 32},
         num_warps=4,
         num_stages=1,
-        reason="32 runs of 32 bytes: a thread unpacks 8 of them",
+        reason="32 units of 64 channels: a row of 4,096 is two programs, and a thread unpacks 16 of it",
     ),
 )
 

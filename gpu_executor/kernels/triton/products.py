@@ -1,0 +1,144 @@
+"""Which product computes what: torch's for dense weights, our own for quantized ones and where batches must not show.
+
+Under --batch-invariant every product is one of fixed tiles, and is launched as for `INVARIANT_ROWS` rows, in blocks of
+rows that only bound the memory of split sums. Otherwise a quantized weight is unpacked for large products, some rows of
+it at a time, and torch multiplies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layouts import DenseWeight, Fp8Weight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from .dense_matmul import dense_matmul
+from .dequantize import dequantize
+from .launches.products import INVARIANT_ROWS
+from .packed_weight import PackedWeight, pack_fp8, pack_int4, pack_int8
+from .quantized_matmul import quantized_matmul
+
+# Rows of activations from which a quantized weight is unpacked. At 512 rows an 8,192 x 8,192 product takes some 90 us
+# of an H100's arithmetic, and unpacking writes and reads 128 MB, about as long: unmeasured.
+_UNPACK_ROWS = 512
+# Numbers unpacked at a time: 128 MB of 16 bits, which still keep a dense product busy.
+_UNPACK_NUMBERS = 1 << 26
+# Rows of a product with fixed tiles at a time: four sums of 8,192 channels take 256 MB.
+_INVARIANT_BLOCK = 2048
+
+
+def prepare_weight(weight: LinearWeight, device: torch.device) -> LinearWeight:
+    """Bring a weight to the device, in the order in which products read it.
+
+    Args:
+        weight: in any canonical layout, anywhere; one that is prepared is returned as it is.
+        device: where the products run.
+
+    Raises:
+        TypeError: the layout is unknown here.
+    """
+    match weight:
+        case PackedWeight():
+            return weight
+        case StackedWeight():
+            return StackedWeight(tuple(prepare_weight(part, device) for part in weight.parts))
+        case DenseWeight():
+            # torch adds a bias of the product's dtype.
+            bias = None if weight.bias is None else weight.bias.to(device, weight.weight.dtype)
+            return DenseWeight(weight.weight.to(device), bias)
+        case Int4Weight():
+            return pack_int4(
+                replace(
+                    weight,
+                    codes=weight.codes.to(device),
+                    scale=weight.scale.to(device),
+                    minimum=weight.minimum.to(device),
+                    bias=_move(weight.bias, device),
+                )
+            )
+        case Int8Weight():
+            return pack_int8(
+                replace(
+                    weight,
+                    codes=weight.codes.to(device),
+                    scale=weight.scale.to(device),
+                    minimum=_move(weight.minimum, device),
+                    bias=_move(weight.bias, device),
+                )
+            )
+        case Fp8Weight():
+            return pack_fp8(
+                replace(
+                    weight,
+                    codes=weight.codes.to(device),
+                    scale=weight.scale.to(device),
+                    bias=_move(weight.bias, device),
+                )
+            )
+    raise TypeError(f"the Triton kernels don't know the layout {type(weight).__name__}")
+
+
+def multiply(x: Tensor, weight: LinearWeight, *, is_batch_invariant: bool) -> Tensor:
+    """Multiply each row by a weight matrix and add its bias; see `Ops.linear`.
+
+    Args:
+        x: [num_rows, in_features], float16, bfloat16 or float32.
+        weight: as `prepare_weight` gave it.
+        is_batch_invariant: a row's bits must not depend on the number of rows.
+
+    Returns:
+        [num_rows, out_features], x's dtype.
+    """
+    if isinstance(weight, DenseWeight) and not is_batch_invariant:
+        return F.linear(x, weight.weight, weight.bias)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    out = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
+    first = 0
+    for part in weight.parts if isinstance(weight, StackedWeight) else (weight,):
+        columns = out[:, first : first + part.out_features]
+        if is_batch_invariant:
+            _multiply_in_fixed_tiles(x, part, columns)
+        else:
+            _multiply(x, part, columns)
+        first += part.out_features
+    return out
+
+
+def _multiply(x: Tensor, weight: LinearWeight, out: Tensor) -> None:
+    match weight:
+        case DenseWeight():
+            out.copy_(F.linear(x, weight.weight, weight.bias))
+        case PackedWeight() if x.shape[0] <= _UNPACK_ROWS:
+            quantized_matmul(x, weight, out)
+        case PackedWeight():
+            _multiply_unpacked(x, weight, out)
+        case _:
+            raise TypeError(f"a {type(weight).__name__} was not prepared for the Triton kernels")
+
+
+def _multiply_unpacked(x: Tensor, weight: PackedWeight, out: Tensor) -> None:
+    step = max(1, _UNPACK_NUMBERS // weight.in_features)
+    bias = None if weight.bias is None else weight.bias.to(x.dtype)
+    for first in range(0, weight.out_features, step):
+        last = min(first + step, weight.out_features)
+        matrix = dequantize(weight, first, last - first, x.dtype)
+        out[:, first:last] = F.linear(x, matrix, None if bias is None else bias[first:last])
+
+
+def _multiply_in_fixed_tiles(x: Tensor, weight: LinearWeight, out: Tensor) -> None:
+    for first in range(0, x.shape[0], _INVARIANT_BLOCK):
+        rows, rows_out = x[first : first + _INVARIANT_BLOCK], out[first : first + _INVARIANT_BLOCK]
+        match weight:
+            case DenseWeight():
+                dense_matmul(rows, weight.weight, weight.bias, rows_out)
+            case PackedWeight():
+                quantized_matmul(rows, weight, rows_out, num_rows_as=INVARIANT_ROWS)
+            case _:
+                raise TypeError(f"a {type(weight).__name__} was not prepared for the Triton kernels")
+
+
+def _move(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if tensor is None else tensor.to(device)
