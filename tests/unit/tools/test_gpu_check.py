@@ -1,0 +1,247 @@
+"""The check of a GPU, as far as it can be tried without one: it finds planted errors, keeps its time, reports right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.frontend.bench.dataset.synthetic import WORDS, random_words
+from pagewire.frontend.tokenizer.tokenizer import load_tokenizer
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.ipc.outputs import StepStats
+from tools.gpu_check.__main__ import main
+from tools.gpu_check.checkpoint import write_checkpoint
+from tools.gpu_check.correctness import Case, OpCases, check, relative_error
+from tools.gpu_check.offline import Sample, decode_window, percentile
+from tools.gpu_check.op_rates import OpRates
+from tools.gpu_check.parts import PARTS, Part, run_all
+from tools.gpu_check.records import (
+    AnyRecord,
+    Ceiling,
+    Check,
+    PartEnd,
+    RecordWriter,
+    ServedRun,
+    read_records,
+)
+from tools.gpu_check.setting import Setting, make_setting
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return make_setting("cpu", tmp_path)
+
+
+class TestRecords:
+    def test_records_come_back_as_they_were(self, tmp_path: Path):
+        records: list[AnyRecord] = [
+            Ceiling(name="copy", value=4000.0, unit="GB/s"),
+            Check(op="rms_norm", case="3 x 4", error=None, limit=0.1, failure="boom"),
+            PartEnd(part="ceilings", outcome="done", seconds=1.0),
+        ]
+        writer = RecordWriter(tmp_path / "records")
+        for record in records:
+            writer.add(record)
+        assert read_records(tmp_path / "records") == records
+
+    def test_a_line_that_was_cut_off_is_left_out(self, tmp_path: Path):
+        path = tmp_path / "records"
+        RecordWriter(path).add(Ceiling(name="read", value=1.0, unit="GB/s"))
+        with path.open("ab") as file:
+            file.write(b'{"type":"Ceil')
+        assert len(read_records(path)) == 1
+
+    def test_no_file_is_no_records(self, tmp_path: Path):
+        assert read_records(tmp_path / "none") == []
+
+
+class TestParts:
+    def run(self, tmp_path: Path, parts: list[Part], codes: dict[str, str], budget_s: float = 60.0) -> list[PartEnd]:
+        def command(part: Part) -> list[str]:
+            return [sys.executable, "-c", codes[part.name]]
+
+        records = run_all(parts, command, tmp_path / "records", budget_s, lambda line: None)
+        return [record for record in records if isinstance(record, PartEnd)]
+
+    def test_a_part_that_fails_or_hangs_costs_itself_alone(self, tmp_path: Path):
+        parts = [Part("bad", "", 30.0), Part("hangs", "", 0.5), Part("good", "", 30.0)]
+        codes = {
+            "bad": "raise SystemExit('no such kernel')",
+            "hangs": "import threading; threading.Event().wait()",
+            "good": "",
+        }
+        bad, hangs, good = self.run(tmp_path, parts, codes)
+        assert (bad.outcome, bad.reason) == ("failed", "no such kernel")
+        assert hangs.outcome == "out of time"
+        assert good.outcome == "done"
+
+    def test_without_time_left_a_part_is_not_begun(self, tmp_path: Path):
+        [ended] = self.run(tmp_path, [Part("late", "", 30.0)], {"late": "raise SystemExit(1)"}, budget_s=1.0)
+        assert ended.outcome == "skipped"
+
+    def test_all_parts_fit_the_four_minutes(self):
+        assert {part.name for part in PARTS} >= {"ceilings", "correctness", "engine, offline", "engine, served"}
+
+
+class TestCorrectness:
+    def cases(self, ops: ReferenceOps, dtype: torch.dtype = torch.float32) -> list[Case]:
+        return [case for case in OpCases(ops, CPU, dtype, is_tiny=True).all() if "fp8" not in case.op]
+
+    def test_the_reference_agrees_with_itself(self):
+        checks = [check(case, torch.float32) for case in self.cases(ReferenceOps())]
+        assert len(checks) > 12
+        assert [one for one in checks if not one.passed] == []
+
+    @pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "rotary", "silu_and_mul", "paged_attention", "linear"])
+    def test_an_error_in_an_op_is_found(self, op: str):
+        class Wrong(ReferenceOps):
+            pass
+
+        def wrong(self: ReferenceOps, *arguments: object, **options: object) -> object:
+            right = getattr(ReferenceOps, op)(self, *arguments, **options)
+            first = right[0] if isinstance(right, tuple) else right
+            first.view(-1)[first.numel() // 2] += 0.02 * (first.abs().max() + 1)
+            return right
+
+        setattr(Wrong, op, wrong)
+        checks = [check(case, torch.float16) for case in self.cases(Wrong(), torch.float16)]
+        own = [one for one in checks if one.op.split()[0] == op]
+        assert own
+        assert not any(one.passed for one in own)
+        assert all(one.passed for one in checks if one.op.split()[0] not in (op, "paged_attention"))
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_a_factor_that_is_off_by_a_hundredth_is_found(self, dtype: torch.dtype):
+        class Scaled(ReferenceOps):
+            def silu_and_mul(self, gate_up):
+                return super().silu_and_mul(gate_up) * 1.01
+
+            def paged_attention(self, *arguments, **options):
+                return super().paged_attention(*arguments, **options) * 0.99
+
+        found = [check(case, dtype) for case in self.cases(Scaled(), dtype)]
+        assert {one.op for one in found if not one.passed} >= {"silu_and_mul", "paged_attention"}
+        assert all(one.passed for one in found if one.op not in ("silu_and_mul", "paged_attention"))
+
+    def test_attention_that_reads_unwritten_slots_is_found(self):
+        class Careless(ReferenceOps):
+            def store_kv(self, key, value, kv_cache, slot_mapping):
+                super().store_kv(key[1:], value[1:], kv_cache, slot_mapping[1:])
+
+        own = [check(case, torch.float32) for case in self.cases(Careless()) if case.op == "paged_attention"]
+        assert not any(one.passed for one in own)
+
+    def test_an_op_that_raises_is_a_finding(self):
+        class Broken(ReferenceOps):
+            def silu_and_mul(self, gate_up):
+                raise RuntimeError("illegal memory access\nof a kernel")
+
+        found = [check(case, torch.float32) for case in self.cases(Broken())]
+        assert [one.failure for one in found if not one.passed] == ["RuntimeError: illegal memory access"]
+
+    def test_a_difference_counts_by_the_size_of_what_is_expected(self):
+        expected = torch.tensor([0.0, 3.0, -4.0, 0.0])
+        assert relative_error(expected.clone(), expected) == 0.0
+        off = expected + torch.tensor([0, 0.55, 0, 0])
+        assert relative_error(off, expected) == pytest.approx(8 * 0.55 / 2 / 2.5)  # the mean one counts 8 times
+        many = torch.ones(10_000)
+        assert relative_error(many + torch.tensor([0.1] + [0.0] * 9999), many) == pytest.approx(0.05)
+        assert relative_error(torch.full((4,), torch.nan), expected) is None
+        assert relative_error(expected[:3], expected) is None
+
+
+class TestRates:
+    def test_every_op_of_a_step_is_timed(self, setting: Setting):
+        rates = list(OpRates(setting, ReferenceOps()).dense_steps())
+        assert {rate.op for rate in rates} == {
+            "qkv", "attention", "output projection", "gate and up", "down", "output layer",
+            "add_rms_norm", "silu_and_mul", "rotary", "store_kv",
+        }  # fmt: skip
+        assert {rate.num_rows for rate in rates} == {1, 3, 16}
+        assert all(rate.seconds > 0 and rate.num_bytes > 0 for rate in rates)
+
+
+def samples(*steps: tuple[float, int, int]) -> list[Sample]:
+    """Samples of (time, prompt tokens, output tokens) as counters."""
+    return [
+        Sample(
+            time_s,
+            StepStats(
+                num_steps=index,
+                num_prompt_tokens=prompt,
+                num_generation_tokens=output,
+                num_filled_slots=prompt + output,
+                device_s=0.5 * time_s,
+                host_gap_s=0.01 * index,
+            ),
+        )
+        for index, (time_s, prompt, output) in enumerate(steps)
+    ]
+
+
+class TestOffline:
+    def test_the_window_is_where_all_decode_and_none_prefills(self):
+        window = decode_window(
+            samples((0, 0, 0), (1, 10, 1), (2, 20, 3), (3, 20, 5), (4, 20, 7), (6, 20, 9), (7, 20, 10)), 2
+        )
+        assert window is not None
+        assert window.step_s == (1, 1, 2)
+        assert window.context == pytest.approx((25 + 27 + 29) / 3 / 2)
+        assert window.device_s == pytest.approx(2 / 3)
+        assert window.host_gap_s == pytest.approx(0.01)
+
+    def test_too_few_steps_are_no_window(self):
+        assert decode_window(samples((0, 0, 0), (1, 10, 2), (2, 10, 4)), 2) is None
+        assert decode_window([], 1) is None
+
+    def test_percentiles(self):
+        assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+        assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+        assert percentile([1.0], 0.99) == 1.0
+
+
+class TestCheckpoint:
+    def test_it_has_the_shape(self, setting: Setting):
+        config = load_model_config(write_checkpoint(setting.model, setting.directory / "model"))
+        same = {"model_path": "", "bos_token_id": None, "eos_token_ids": ()}
+        assert msgspec.structs.replace(config, **same) == setting.model
+
+    def test_of_llama_3_1_8b_too(self, tmp_path: Path):
+        model = make_setting("cuda", tmp_path).model
+        config = load_model_config(write_checkpoint(model, tmp_path / "model"))
+        assert config.rope_scaling == model.rope_scaling
+        assert config.tokenizer_size == config.vocab_size == 128_256
+
+    def test_words_of_benchmarks_are_one_token_each(self, setting: Setting):
+        import random
+
+        directory = write_checkpoint(setting.model, setting.directory / "model")
+        tokenizer = load_tokenizer(directory)
+        text = random_words(random.Random(5), 40)
+        assert len(tokenizer.encode(text, add_special_tokens=False)) == 40
+        assert len(WORDS) > 150
+
+
+def test_without_a_gpu_it_says_so_and_exits_with_2(capsys: pytest.CaptureFixture[str]):
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("gpu_check: there is no GPU to check: ")
+
+
+def test_a_served_run_is_held_against_what_was_published(setting: Setting):
+    from tools.gpu_check.goals import goals
+
+    run = ServedRun(
+        request_rate=10.0, num_requests=100, prompt_tokens=256, output_tokens=240, output_tokens_per_s=2300.0,
+        ttft_ms=(40.0, 130.0), itl_ms=(7.5, 9.0),
+    )  # fmt: skip
+    found = {goal.text: goal.is_met for goal in goals(setting.model, [run], None)}
+    assert [is_met for text, is_met in found.items() if text.startswith("served")] == [True, True, False, True]

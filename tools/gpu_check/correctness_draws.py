@@ -1,0 +1,76 @@
+"""Draws on the device beside those on the host: the same logits, noise and filters have to give the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import torch
+
+from pagewire.gpu_executor.devices.cpu import CpuDevice
+from pagewire.gpu_executor.devices.cuda import CudaDevice
+from pagewire.gpu_executor.host_limits import HostLimits
+from pagewire.gpu_executor.kernels.draws import OutputRows
+from pagewire.gpu_executor.kernels.ops import Ops
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.models.base import Model
+from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
+from pagewire.gpu_executor.sampling.row_edits import TokenHistory
+from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.ipc.sampling_params import Sampling
+from tools.gpu_check.records import Check
+from tools.gpu_check.setting import Setting
+
+# Two tokens whose noisy logits differ by less than the last bit of a logarithm may change places.
+_NEAR_TIES = 0.02
+
+_MIXES: dict[str, dict[str, object]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 1.0},
+    "top_k, top_p, min_p": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    "penalties": {"temperature": 1.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2},
+    "logprobs": {"temperature": 1.0, "num_logprobs": 3},
+}
+
+
+def draw_checks(ops: Ops, setting: Setting) -> Iterator[Check]:
+    """Yield a check for each kind of parameters; the error is the share of rows with another token."""
+    num_rows = 3 if setting.is_tiny else 64
+    vocab_size = setting.model.vocab_size
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(num_rows, vocab_size, generator=generator) * 3
+    for name, options in _MIXES.items():
+        limit = 0.0 if name == "greedy" else _NEAR_TIES
+        draws = [_draw(row, vocab_size, options) for row in range(num_rows)]
+        try:
+            error = _different(ops, setting, logits, draws)
+        except Exception as exc:  # as for the other ops
+            yield Check(op="draws", case=name, error=None, limit=limit, failure=f"{type(exc).__name__}: {exc}"[:300])
+            continue
+        yield Check(op="draws", case=f"{num_rows} rows, {name}", error=error, limit=limit)
+
+
+def _draw(row: int, vocab_size: int, options: dict[str, object]) -> Draw:
+    sampling = Sampling(seed=1000 + row, **options)  # type: ignore[arg-type]  # fields of their own types
+    history = TokenHistory(np.arange(row, row + 20, dtype=np.int32) % vocab_size, 12)
+    return Draw(RowSampling.prepare(sampling, 0, vocab_size), history)
+
+
+def _different(ops: Ops, setting: Setting, logits: torch.Tensor, draws: list[Draw]) -> float:
+    # Imports Triton: only once it is prepared for the device.
+    from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
+
+    vocab_size = logits.shape[1]
+    best_values, best_ids = logits.max(dim=-1)
+    kept = [row for row, draw in enumerate(draws) if draw.row_sampling.needs_logits]
+    output = OutputRows(best_values.tolist(), best_ids.tolist(), logits[kept] if kept else None)
+    expected = Sampler(vocab_size, ReferenceOps()).sample(output, draws)
+    device = CudaDevice() if setting.device == "cuda" else CpuDevice(HostLimits())
+    on_device = logits.to(device.torch_device)
+    # With logits given, the model's output layer is not asked.
+    sampler = DeviceSampler(vocab_size, ops, device)
+    drawn = sampler.begin(cast("Model", None), on_device, draws, logits=on_device).collect()
+    pairs = list(zip(drawn, expected, strict=True))
+    num_different = sum(one.error is not None or one.token_ids != other.token_ids for one, other in pairs)
+    return num_different / len(pairs)
