@@ -77,10 +77,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def table_lines(reports: Iterable[CompileReport]) -> list[str]:
     """Return the table: a line for each case, a column for each target."""
     cells: dict[tuple[str, int, str], dict[str, str]] = defaultdict(dict)
-    targets: dict[str, None] = {}
+    seen: set[str] = set()
     for report in reports:
         cells[report.kernel, report.row, report.case][report.target] = _cell(report)
-        targets[report.target] = None
+        seen.add(report.target)
+    targets = [name for name in TARGETS if name in seen]
     head = ["kernel", "row", "case", *targets]
     body = [
         [kernel, str(row), case, *(of_target.get(target, "-") for target in targets)]

@@ -47,9 +47,14 @@ def copy_kernel(source: tl.tensor, out: tl.tensor, BLOCK: tl.constexpr) -> None:
 
 
 @triton.jit
+def _wrong_places(BLOCK: tl.constexpr) -> tl.tensor:
+    return tl.arange(0, BLOCK + 1)
+
+
+@triton.jit
 def wrong_kernel(source: tl.tensor, out: tl.tensor, BLOCK: tl.constexpr) -> None:
-    """Not a program: a block's length has to be a power of two."""
-    places = tl.arange(0, BLOCK + 1)
+    """Not a program: a block's length has to be a power of two, in a function that a kernel calls, too."""
+    places = _wrong_places(BLOCK)
     tl.store(out + places, tl.load(source + places))
 
 

@@ -163,8 +163,18 @@ def _compile(job: CompileJob) -> CompileReport:
     try:
         facts = asdict(compile_case(row, case, TARGETS[job.target]))
     except Exception as exc:
-        facts = {"error": f"{type(exc).__name__}: {exc}"[:_MAX_ERROR_CHARS]}
+        facts = {"error": _reason(exc)}
     return _report(job, time.perf_counter() - started, **facts)
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong, innermost first: in a function that the kernel calls, it is the cause that says it."""
+    reasons = []
+    cause: BaseException | None = error
+    while cause is not None:
+        reasons.append(f"{type(cause).__name__}: {cause}")
+        cause = cause.__cause__
+    return "\n".join(reversed(reasons))[:_MAX_ERROR_CHARS]
 
 
 def _report(job: CompileJob, seconds: float, **facts: Any) -> CompileReport:  # `CompileReport` has their types
