@@ -60,6 +60,46 @@ def _slips(file: str, *slips: tuple[str, str, str], tests: str | None = None) ->
 
 ERRORS: tuple[PlantedError, ...] = (
     *_slips(
+        "attention_tile",
+        ("a token sees the next one", "keys[None, :] <= positions[:, None]", "keys[None, :] <= positions[:, None] + 1"),
+        ("the window has a key too many", "positions[:, None] - window", "positions[:, None] - window - 1"),
+        ("a slot that nobody wrote is read", "is_stored = keys < num_keys", "is_stored = keys <= num_keys"),
+        ("a split is merged unscaled", "total_sums * before[:, None]", "total_sums"),
+        (
+            "the weights before a larger logit are kept",
+            "tl.fma(weight, before, tl.sum(weights, axis=1))",
+            "weight + tl.sum(weights, axis=1)",
+        ),
+        ("the soft cap is an eighth too narrow", "logits = soft_cap - 2.0", "logits = 0.875 * soft_cap - 2.0"),
+        tests="test_paged_attention",
+    ),
+    *_slips(
+        "attention_kernel",
+        ("all heads read the first one's keys", "key_cache += kv_head * (BLOCK_SIZE", "key_cache += 0 * (BLOCK_SIZE"),
+        ("splits are not shared out", "first_key // SPLIT_LEN + tl.program_id(2)", "first_key // SPLIT_LEN"),
+        ("the scale of cached values is forgotten", "value_scale / weight", "1.0 / weight"),
+        (
+            "the last split is left out",
+            "num_splits = tl.cdiv(position + 1, SPLIT_LEN)",
+            "num_splits = tl.cdiv(position, SPLIT_LEN)",
+        ),
+        tests="test_paged_attention",
+    ),
+    *_slips(
+        "store_kv",
+        ("values go where keys belong in the block", "slot % BLOCK_SIZE", "(slot + 1) % BLOCK_SIZE"),
+        ("the scale is forgotten", "tl.div_rn(values.to(tl.float32), scale)", "values.to(tl.float32)"),
+    ),
+    *_slips(
+        "copy_blocks",
+        ("a block's last word stays behind", "mask = offsets < block_words", "mask = offsets < block_words - 1"),
+        (
+            "blocks go back where they came from",
+            "_launch(words, buffer, destination,",
+            "_launch(words, buffer, source,",
+        ),
+    ),
+    *_slips(
         "rms_norm",
         ("epsilon is forgotten", "mean_square + eps", "mean_square"),
         ("the last channel is masked out", "(channels < SIZE)[None, :]", "(channels < SIZE - 1)[None, :]"),
