@@ -75,7 +75,7 @@ class LoadPlan:
     @property
     def graph_sizes(self) -> tuple[int, ...]:
         """Rows of the graphs that are captured while serving; none without a GPU."""
-        can_capture = self.device.torch_device.type == "cuda" and self.ops.can_be_captured
+        can_capture = self.device.is_asynchronous and self.ops.can_be_captured
         if not can_capture or self.config.model.enforce_eager:
             return ()
         return graph_sizes(self.limits.max_num_seqs)

@@ -109,9 +109,8 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
 
 
 def _make_meter(plan: LoadPlan, host: HostLimits) -> MemoryMeter:
-    device = plan.device.torch_device
-    if device.type != "cpu":
-        return GpuMeter(plan.device, Allocator(device))
+    if plan.device.is_asynchronous:
+        return GpuMeter(plan.device, Allocator(plan.device.torch_device))
     return HostMeter(host, plan.model, plan.limits, plan.weight_dtype, widens=not plan.ops.has_float32_activations)
 
 

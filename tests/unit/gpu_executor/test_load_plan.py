@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from pagewire.gpu_executor.devices.cpu import CpuDevice
 from pagewire.gpu_executor.host_limits import HostLimits
@@ -52,9 +51,7 @@ def test_8_bit_caches_are_for_kernels_that_keep_them(kv_cache_dtype: str) -> Non
 
 
 class FakeGpu(CpuDevice):
-    def __init__(self) -> None:
-        super().__init__(HostLimits())
-        self.torch_device = torch.device("cuda", 0)
+    is_asynchronous = True
 
 
 class CapturableOps(ReferenceOps):
@@ -62,7 +59,9 @@ class CapturableOps(ReferenceOps):
 
 
 def test_graphs_are_captured_on_a_gpu_by_kernels_that_allow_it_unless_it_is_forbidden() -> None:
-    on_gpu = replace(plan(kernels="reference"), device=FakeGpu(), ops=CapturableOps(), limits=GPU_STEP_LIMITS)
+    on_gpu = replace(
+        plan(kernels="reference"), device=FakeGpu(HostLimits()), ops=CapturableOps(), limits=GPU_STEP_LIMITS
+    )
     assert on_gpu.graph_sizes[-1] == GPU_STEP_LIMITS.max_num_seqs
     assert replace(on_gpu, ops=ReferenceOps()).graph_sizes == ()
     eager = plan(kernels="reference", enforce_eager=True).config
