@@ -178,6 +178,10 @@ class _Deferring(TorchDispatchMode):
         super().__init__()
         self._device = device
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch's compiler, which nothing here uses, takes seconds to import
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: torch's own
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
@@ -186,15 +190,15 @@ class _Deferring(TorchDispatchMode):
         if func._schema.is_mutable:
             self._device.launch(lambda: func(*args, **kwargs), name)
             return args[0]
-        meta_args, meta_kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
         if any(returned.alias_info is not None for returned in func._schema.returns):
             result = func(*args, **kwargs)
             flat = [value for value in tree_flatten(result)[0] if isinstance(value, Tensor)]
             owners = {tensor.untyped_storage().data_ptr() for tensor in inputs}
             if all(tensor.untyped_storage().data_ptr() in owners for tensor in flat):
                 return result
-        meta = func(*meta_args, **(meta_kwargs | ({"device": "meta"} if "device" in meta_kwargs else {})))
-        outputs = tree_map_only(Tensor, _poisoned, meta)
+        # What shapes come out does not hang on the numbers; zeros are good indices, too.
+        zero_args, zero_kwargs = tree_map_only(Tensor, torch.zeros_like, (args, kwargs))
+        outputs = tree_map_only(Tensor, _poisoned, func(*zero_args, **zero_kwargs))
 
         def compute() -> None:
             results = tree_flatten(func(*args, **kwargs))[0]
