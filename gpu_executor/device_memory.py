@@ -137,6 +137,7 @@ class GpuMeter(MemoryMeter):
         """See `MemoryMeter.measure`."""
         held = self._allocator.allocated_bytes()
         try:
+            run.rehearse()  # code takes memory as well
             peaks = [self._allocator.peak_bytes_of(work) for work in (run.prefill, run.decode)]
             of_graph = self._allocator.peak_bytes_of(run.decode_without_draws) - held
         except torch.OutOfMemoryError as exc:

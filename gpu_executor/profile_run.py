@@ -1,4 +1,4 @@
-"""The largest steps that the engine may ask for, run once at start to see how much memory they take."""
+"""Steps that are run once at start: the largest ones, to see how much memory they take, and one of each kind."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from .kv_cache_spec import LayerKVCache
 from .model_runner import PROMPT_LOGPROBS_ROWS
 from .models.base import Model
 from .sampling.draw import Draw, RowSampling
-from .sampling.row_edits import TokenHistory
 from .sampling.pending import Drawing
+from .sampling.row_edits import TokenHistory
 
 # What takes the most memory of what one draw can ask for: noise, every filter, processed logits beside the raw ones.
-_DRAW = Sampling(
+_LARGEST_DRAW = Sampling(
     temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, repetition_penalty=1.1, num_logprobs=20
 )
+# What requests ask for as a rule.
+_USUAL_DRAWS = (Sampling(temperature=0.0), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9))
+# Tokens of each row in steps of the kinds that serving brings: short prompts, chunks, chunks beside decodes. Kernels
+# differ between them, and a GPU's are compiled when they are first launched, for a second or more each.
+_USUAL_STEPS = ([1], [16], [64], [256], [1, 16, 300])
 
 
 class ProfileRun:
-    """Runs the largest prefill and the largest decode, without the pool that is not there yet.
+    """Runs steps without the pool, which is not there yet.
 
     Token ids are all 0 and no key is stored; what they read, a block or two of whatever there is, and what comes out
     are of no interest. Launches are sized for requests of the longest context.
@@ -61,18 +66,28 @@ class ProfileRun:
         self._device = device
 
     @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Run small steps of all kinds: whatever is compiled or loaded at a first launch is there afterwards."""
+        for lengths in _USUAL_STEPS:
+            if sum(lengths) > self._limits.max_num_batched_tokens or max(lengths) > self._max_model_len:
+                continue
+            hidden = self._forward(lengths)
+            for sampling in _USUAL_DRAWS:
+                self._draw(hidden[: len(lengths)], sampling)
+
+    @torch.inference_mode()
     def prefill(self) -> None:
         """Fill the token budget with prompts as long as they can be, and draw for as many rows as run at once."""
         num_tokens, longest = self._limits.max_num_batched_tokens, self._max_model_len
         lengths = [min(longest, num_tokens - start) for start in range(0, num_tokens, longest)]
         hidden = self._forward(lengths)
-        self._draw(hidden)
+        self._draw(hidden[: self._limits.max_num_seqs], _LARGEST_DRAW)
         self._model.compute_logits(hidden[:PROMPT_LOGPROBS_ROWS])
 
     @torch.inference_mode()
     def decode(self) -> None:
         """Decode as many rows as run at once."""
-        self._draw(self._forward(self._decode_lengths()))
+        self._draw(self._forward(self._decode_lengths()), _LARGEST_DRAW)
 
     @torch.inference_mode()
     def decode_without_draws(self) -> None:
@@ -103,8 +118,7 @@ class ProfileRun:
         input_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
         return self._model.forward(input_ids, metadata, self._kv_caches)
 
-    def _draw(self, hidden: Tensor) -> None:
-        hidden = hidden[: self._limits.max_num_seqs]
-        row_sampling = RowSampling.prepare(_DRAW, 0, self._sampler.vocab_size)
+    def _draw(self, hidden: Tensor, sampling: Sampling) -> None:
+        row_sampling = RowSampling.prepare(sampling, 0, self._sampler.vocab_size)
         history = TokenHistory(np.zeros(1, dtype=np.int32), num_prompt_tokens=0)
         self._sampler.begin(self._model, hidden, [Draw(row_sampling, history)] * hidden.shape[0]).collect()

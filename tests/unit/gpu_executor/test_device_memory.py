@@ -75,8 +75,10 @@ class FakeRun:
         self._gpu.allocator.take(num_bytes)
         self._gpu.allocator.give_back(num_bytes)
 
-    def prefill(self) -> None:
+    def rehearse(self) -> None:
         self._gpu.outside_torch += self._code
+
+    def prefill(self) -> None:
         self._step(self._prefill)
 
     def decode(self) -> None:

@@ -100,3 +100,9 @@ def test_what_a_graph_holds_has_no_draws(run: ProfileRun, model: WatchedModel) -
     run.decode_without_draws()
     assert len(model.steps) == 1
     assert model.num_logits == [5]
+
+
+def test_a_rehearsal_has_a_step_of_each_kind_that_fits(run: ProfileRun, model: WatchedModel) -> None:
+    run.rehearse()
+    assert [step.query_start_loc.tolist() for step in model.steps] == [[0, 1], [0, 16]]  # contexts end at 32
+    assert model.num_logits == [0, 1, 1, 0, 1, 1]  # greedy rows need no logits
