@@ -6,7 +6,7 @@ Flags are made from these fields, as in `pagewire.ipc.config`. The engine's own 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -82,6 +82,10 @@ class BenchStartupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class BenchKernelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Single kernels, and what the machine can do at most."""
 
+    device: Annotated[
+        Literal["cpu", "cuda"],
+        Meta(description="cpu: the compiled kernels. Those of a GPU are timed by `python -m tools.gpu_check`."),
+    ] = "cpu"
     cpu_threads: Annotated[
         int | None, Meta(description="Threads to run on. Default: the CPUs that this process may use.")
     ] = None
@@ -91,5 +95,10 @@ class BenchKernelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     output_json: Annotated[str | None, Meta(description="File to write the figures to.")] = None
 
     def __post_init__(self) -> None:
+        if self.device == "cuda":
+            raise ConfigError(
+                "--device cuda: this command times the compiled CPU kernels. Those of a GPU are timed by "
+                "`python -m tools.gpu_check`, in the source tree."
+            )
         if self.cpu_threads is not None and not 1 <= self.cpu_threads <= 1024:
             raise ConfigError(f"--cpu-threads {self.cpu_threads} must be from 1 to 1024.")

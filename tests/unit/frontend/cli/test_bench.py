@@ -141,6 +141,7 @@ def test_a_benchmark_of_an_engine_takes_the_engines_flags_too():
         (["latency", "--temperature", "-1"], "--temperature -1 must be at least 0"),
         (["startup", "--num-iters-cold", "0", "--num-iters-warm", "0"], "nothing to measure"),
         (["kernels", "--output-json", "/no/such/file"], "/no/such is no folder"),
+        (["kernels", "--device", "gpu"], "Those of a GPU are timed by `python -m tools.gpu_check`"),
         (["throughput", "/no/such/model"], "/no/such/model"),
     ],
 )
