@@ -86,15 +86,18 @@ def test_result_of_a_removed_row_is_told_and_leaves_the_row_that_took_its_place_
     gone, kept = make_row(1, GREEDY), make_row(2, SEEDED, first_block=10)
     begin(driver, gone, kept)
     driver.launch([(gone, 1), (kept, 1)])
-    # The newcomer gets the place of the removed row, its blocks and its last token's place on the device.
-    newcomer = make_row(3, READING)
-    driver.launch([(newcomer, len(newcomer.prompt)), (kept, 1)], removed_row_ids=[gone.row_id])
+    # The newcomer gets the place of the removed row, its blocks and its last token's place on the device. Where the
+    # removed row's token would have gone, it has one of its prompt, which is computed after that token is known.
+    newcomer = make_row(3, READING, prompt=range(20, 31))
+    driver.launch([(newcomer, 6), (kept, 1)], removed_row_ids=[gone.row_id])
+    driver.finish()
+    driver.launch([(newcomer, 5), (kept, 1)])
     driver.finish()
     driver.finish()
     driver.decode([newcomer, kept], num_tokens=NUM_TOKENS - 1)
     assert gone.report == report_alone(GREEDY, num_tokens=2)
-    assert newcomer.report == report_alone(READING)
-    assert kept.report == report_alone(SEEDED, num_tokens=NUM_TOKENS + 2)
+    assert newcomer.report == report_alone(READING, prompt=range(20, 31))
+    assert kept.report == report_alone(SEEDED, num_tokens=NUM_TOKENS + 3)
 
 
 def test_preempted_row_resumes_with_the_tokens_of_the_step_that_was_in_flight(driver):

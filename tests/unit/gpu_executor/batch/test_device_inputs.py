@@ -27,7 +27,7 @@ class TwoBatches:
         self.known = InputBatch(max_num_seqs, LIMITS, device.torch_device)
         self.drawing = InputBatch(max_num_seqs, LIMITS, device.torch_device, device)
         self.unsettled = []
-        self._next_token = 0
+        self._next_token = 11
 
     def step(self, *, settles=True, **options):
         """Apply a step to both, compare their inputs, and draw."""
@@ -130,7 +130,7 @@ def test_more_rows_and_longer_ones_than_were_expected_keep_what_the_device_knows
 def test_settled_token_of_a_removed_row_goes_nowhere():
     batches = TwoBatches(max_num_seqs=1)
     batches.step(settles=False, new_rows=[new_row(1, 2, 0)], rows=[ScheduledRow(1, 0, 2)])
-    batches.step(settles=False, removed_row_ids=[1], new_rows=[new_row(2, 2, 0)], rows=[ScheduledRow(2, 0, 2)])
+    batches.step(settles=False, removed_row_ids=[1], new_rows=[new_row(2, 5, 0)], rows=[ScheduledRow(2, 0, 5)])
     batches.settle()
     assert batches.drawing.history_of(2).token_ids.tolist() == batches.known.history_of(2).token_ids.tolist()
 
