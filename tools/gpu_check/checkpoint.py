@@ -65,6 +65,7 @@ def _tokenizer(vocab_size: int) -> dict[str, Any]:  # Any: JSON
     for word in WORDS:
         for spelling in (_SPACE + word, word):
             vocabulary.setdefault(spelling, len(vocabulary))
+    assert len(vocabulary) <= vocab_size, "the shape has too few ids for the words"
     fillers = (f"filler{number}" for number in range(vocab_size))
     while len(vocabulary) < vocab_size:
         vocabulary.setdefault(next(fillers), len(vocabulary))

@@ -106,8 +106,13 @@ class OpRates:
         block = _REPEATED if out_features % _REPEATED == 0 else out_features
         few = weight_of(layout, self._generator, block, in_features)
         whole = _repeated_rows(few, out_features // block)
-        copies = _copies(2 * out_features * in_features)
+        copies = self._copies(2 * out_features * in_features)
         return [self._ops.prepare_weight(moved(whole, self._device)) for _ in range(copies)]
+
+    def _copies(self, num_bytes: int) -> int:
+        if self._setting.is_tiny:
+            return 1  # an interpreter has no caches to fill
+        return min(_MAX_COPIES, max(1, -(-_COLD_BYTES // num_bytes)))
 
     def _attention(self, cost: OpCost, work: Work) -> OpRate:
         model = self._model
@@ -119,7 +124,7 @@ class OpRates:
         rows = numbers(self._generator, len(slots), model.num_kv_heads, model.head_dim, dtype=self._dtype)
         rows = rows.to(self._device)
         caches = []
-        for _ in range(_copies(int(cost.num_bytes))):
+        for _ in range(self._copies(int(cost.num_bytes))):
             cache = empty_cache(
                 self._ops, model.num_kv_heads, model.head_dim, memory.num_blocks, self._dtype, self._device
             )
@@ -171,10 +176,6 @@ def run(setting: Setting) -> Iterator[OpRate]:
         rates = OpRates(setting, select_ops("triton", device=torch.device(setting.device)))
         yield from rates.dense_steps()
         yield from rates.quantized()
-
-
-def _copies(num_bytes: int) -> int:
-    return min(_MAX_COPIES, max(1, -(-_COLD_BYTES // num_bytes)))
 
 
 def _bound(function: Callable[..., object], *arguments: object, **options: object) -> Callable[[], object]:

@@ -75,7 +75,7 @@ def make_setting(device: str, directory: Path) -> Setting:
         )
     tiny = msgspec.structs.replace(
         model, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16,
-        rotary_dim=16, vocab_size=640, tokenizer_size=640, max_position=512, rope_scaling=None, dtype="float16",
+        rotary_dim=16, vocab_size=1024, tokenizer_size=1024, max_position=512, rope_scaling=None, dtype="float16",
         layer_kinds=(LayerKind.FULL,) * 2,
     )  # fmt: skip
     return Setting(

@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 _ROUNDS = 5
-_LEAST_S = 0.01  # of a round
+_LEAST_S = 0.01  # of a round on a GPU
 
 
 def seconds_a_call(calls: Sequence[Callable[[], object]], device: str) -> float:
@@ -26,25 +26,20 @@ def seconds_a_call(calls: Sequence[Callable[[], object]], device: str) -> float:
     for call in calls[:3]:
         call()
     if device == "cpu":
-        return _repeated(lambda: [call() for call in calls], _host_seconds) / len(calls)
+        return _host_seconds(calls) / len(calls)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    return _repeated(graph.replay, _device_seconds) / len(calls)
+    repeats = max(1, round(_LEAST_S / max(_device_seconds(graph.replay, 1), 1e-7)))
+    return median(_device_seconds(graph.replay, repeats) / repeats for _ in range(_ROUNDS)) / len(calls)
 
 
-def _repeated(run: Callable[[], object], seconds: Callable[[Callable[[], object], int], float]) -> float:
-    once = seconds(run, 1)
-    repeats = max(1, round(_LEAST_S / max(once, 1e-7)))
-    return median(seconds(run, repeats) / repeats for _ in range(_ROUNDS))
-
-
-def _host_seconds(run: Callable[[], object], repeats: int) -> float:
+def _host_seconds(calls: Sequence[Callable[[], object]]) -> float:
     started = time.perf_counter()
-    for _ in range(repeats):
-        run()
+    for call in calls:
+        call()
     return time.perf_counter() - started
 
 
