@@ -42,6 +42,16 @@ class EngineObserver:
         return self._last.num_steps
 
     @property
+    def device_ms(self) -> float | None:
+        """Mean time of a step on the device; None without a step."""
+        return 1000 * self._last.device_s / self.num_steps if self.num_steps else None
+
+    @property
+    def host_gap_ms(self) -> float | None:
+        """Mean time that the device idled before a step whose requests were there; None without a step."""
+        return 1000 * self._last.host_gap_s / self.num_steps if self.num_steps else None
+
+    @property
     def slot_occupancy(self) -> float | None:
         """Rows that worked / rows there were, of the steps that left requests waiting; None if none ever waited."""
         available = self._last.num_available_rows

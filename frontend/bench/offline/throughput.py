@@ -15,7 +15,7 @@ from pagewire.ipc.sampling_params import SamplingParams
 
 from ...offline.llm import LLM
 from ..dataset.datasets import Dataset, SampleRequest, make_dataset
-from ..text_table import percent
+from ..text_table import figure, percent
 from .alternatives import longest_batch_paged, longest_batch_reserved, static_slot_occupancy
 from .config import BenchThroughputConfig
 from .engine_observer import EngineObserver
@@ -71,6 +71,7 @@ class ThroughputResult:
             f"Total num prompt tokens:  {self.num_prompt_tokens}",
             f"Total num output tokens:  {self.num_output_tokens}",
             f"Steps: {seen.num_steps}, at most {seen.peak_running} requests at once",
+            f"Mean step: {figure(seen.device_ms, 2)} ms on the device, idle before it {figure(seen.host_gap_ms, 2)} ms",
             f"Slot occupancy, until the queue was empty: {percent(seen.slot_occupancy)} of {num_rows} rows worked",
             f"  static batching of the same lengths (computed): {percent(self.static_occupancy)}",
             f"KV slots in allocated blocks that hold a token: {filled}",
@@ -92,6 +93,8 @@ class ThroughputResult:
             "output_tokens_per_second": self.num_output_tokens / self.elapsed_s,
             "num_steps": seen.num_steps,
             "peak_requests_running": seen.peak_running,
+            "mean_device_ms": seen.device_ms,
+            "mean_host_gap_ms": seen.host_gap_ms,
             "slot_occupancy": seen.slot_occupancy,
             "static_slot_occupancy": self.static_occupancy,
             "kv_slots_filled_mean": seen.mean_filled,

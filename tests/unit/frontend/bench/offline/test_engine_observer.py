@@ -19,6 +19,12 @@ def test_occupancy_is_what_the_core_counted():
     assert (observer.num_steps, observer.peak_running, observer.slot_occupancy) == (2, 3, 0.95)
 
 
+def test_times_of_the_device_are_means_over_the_steps():
+    observer = observed(StepStats(num_steps=1, device_s=0.5), StepStats(num_steps=4, device_s=0.75, host_gap_s=0.125))
+    assert (observer.device_ms, observer.host_gap_ms) == (187.5, 31.25)
+    assert (observed().device_ms, observed().host_gap_ms) == (None, None)
+
+
 def test_without_a_queue_there_is_no_occupancy():
     assert observed(StepStats(num_steps=1, num_running=1)).slot_occupancy is None
     assert observed().slot_occupancy is None

@@ -54,6 +54,8 @@ def test_figures_are_printed_and_saved(tmp_path: Path):
     assert document["kv_slots_filled_if_reserved"] < document["kv_slots_filled_at_peak"] <= 1
     assert document["longest_batch_paged"] > document["longest_batch_reserved"] > 0
     assert any("4 rows worked" in line for line in lines)
+    assert document["mean_device_ms"] > 0
+    assert any(line.startswith("Mean step: ") for line in lines)
 
 
 @pytest.mark.slow
