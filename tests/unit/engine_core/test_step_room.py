@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from pagewire.engine_core.step_costs import StepCosts, StepShape
@@ -57,6 +59,31 @@ def test_a_prefill_always_gets_on(costs):
     room = room_of(costs, 1, target_s=0.002)
     assert room.tokens_for(0, 3000) == MIN_PREFILL_TOKENS
     assert room_of(costs, 1, target_s=0.002, budget=9).tokens_for(0, 3000) == 8
+
+
+def device_s(shape):
+    """A GPU of the field: weights are read once a step, whoever uses them; only many tokens keep it computing."""
+    reads_s, computes_s = 0.006, 3e-5 * (shape.num_decodes + shape.num_prefill_tokens)
+    return max(reads_s, computes_s) + 3e-9 * shape.num_attended
+
+
+def test_target_holds_on_a_device_whose_time_is_no_sum_of_its_rows():
+    """Small steps are bound by memory and large ones by products: what is learned of both has to serve in between."""
+    rng = random.Random(3)
+    costs = StepCosts()
+    mixed_s = []
+    for index in range(400):
+        room = StepRoom(8192, TARGET_S, costs)
+        for _ in range(rng.choice([1, 8, 32, 128])):
+            room.take(rng.randrange(200, 2000), 1)
+        num_wanted = rng.choice([0, 0, 100, 1024, 8000])
+        if num_wanted and room.has_room():
+            room.take(0, room.tokens_for(0, num_wanted))
+        costs.observe(room.shape, device_s(room.shape))
+        if index > 50 and num_wanted == 8000:
+            mixed_s.append(device_s(room.shape))
+    assert max(mixed_s) < 1.25 * TARGET_S
+    assert min(mixed_s) > 0.75 * TARGET_S, "the device is used as far as the decodes can wait"
 
 
 def test_no_target_means_no_limit(costs):
