@@ -12,7 +12,7 @@ from .base import Device
 
 # Triton compiles a kernel again for an argument that does not start at a multiple of 16 bytes. Where an array starts
 # must not hang on how many rows the arrays before it have.
-_ALIGNMENT = 16
+ALIGNMENT = 16
 
 
 def upload_together(device: Device, arrays: Sequence[np.ndarray]) -> list[Tensor]:
@@ -30,8 +30,8 @@ def upload_together(device: Device, arrays: Sequence[np.ndarray]) -> list[Tensor
     num_bytes = 0
     for array in arrays:
         offsets.append(num_bytes)
-        num_bytes += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    buffer = np.zeros(max(num_bytes, _ALIGNMENT), dtype=np.uint8)  # torch views nothing as numbers of another size
+        num_bytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    buffer = np.zeros(max(num_bytes, ALIGNMENT), dtype=np.uint8)  # torch views nothing as numbers of another size
     for array, offset in zip(arrays, offsets, strict=True):
         buffer[offset : offset + array.nbytes].view(array.dtype)[:] = array
     packed = device.upload(buffer)

@@ -25,7 +25,7 @@ from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
 from .pending import FinishedDraws, PendingDraws
 from .row_edits import apply_edits
 
-_NOTHING_TO_DRAW = (
+NOTHING_LEFT = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
     "the vocabulary. Loosen one of them."
 )
@@ -112,7 +112,7 @@ class Sampler:
             apply_edits(logits, edits_of(row_sampling.processors, history), history)
             best_value, best_id = self._ops.argmax(logits)
             if best_value == -math.inf:
-                return Drawn(error=InvalidRequest(_NOTHING_TO_DRAW).to_info())
+                return Drawn(error=InvalidRequest(NOTHING_LEFT).to_info())
             if not math.isfinite(best_value):
                 return Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
         if row_sampling.temperature is None:

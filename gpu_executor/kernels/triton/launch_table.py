@@ -17,10 +17,11 @@ from . import (
     split_sum,
     store_kv,
 )
-from .launches import attention, elementwise, products
+from .launches import attention, elementwise, products, sampling
 from .launches.row import CompileCases, LaunchRow
+from .sampling import best_tokens, bounds, draw, nucleus, penalties, settle, token_logprobs, top_groups
 
-TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.ROWS, *products.ROWS)
+TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.ROWS, *products.ROWS, *sampling.ROWS)
 """Each kernel's rows, in the order in which they are tried."""
 
 COMPILE_CASES: Mapping[str, CompileCases] = {
@@ -38,5 +39,17 @@ COMPILE_CASES: Mapping[str, CompileCases] = {
     "dense_matmul": dense_matmul.compile_cases,
     "split_sum": split_sum.compile_cases,
     "dequantize": dequantize.compile_cases,
+    "best_tokens": best_tokens.compile_cases,
+    "settle": settle.compile_cases,
+    "top_groups": top_groups.compile_cases,
+    "bounds": bounds.compile_cases,
+    "estimate": draw.estimate_cases,
+    "choose": draw.choose_cases,
+    "mass_before": nucleus.mass_before_cases,
+    "redraw": nucleus.redraw_cases,
+    "count_tokens": penalties.count_tokens_cases,
+    "penalize": penalties.penalize_cases,
+    "describe_chunks": token_logprobs.describe_chunks_cases,
+    "describe_rows": token_logprobs.describe_rows_cases,
 }
 """Kernel -> what a row of it stands for."""

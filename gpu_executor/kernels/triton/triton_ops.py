@@ -19,9 +19,10 @@ from .rms_norm import add_rms_norm, rms_norm
 from .rotary import rotary
 from .silu_and_mul import silu_and_mul
 from .store_kv import store_kv
+from .triton_sampling import TritonSampling
 
 
-class TritonOps(Ops):
+class TritonOps(TritonSampling, Ops):
     """Each op is one launch, or a few.
 
     Args:

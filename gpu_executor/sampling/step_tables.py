@@ -1,0 +1,143 @@
+"""A step's draws as tables for the device: who is left to chance, whose logits are edited, and who is penalized.
+
+The host makes them from what it knows before the forward is done, and sends them in one copy. The first draw of row r
+goes to slot r; further draws from a row come after those of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ..kernels.device_draws import PenaltyTable
+from ..kernels.draw_arrays import DrawArrays, RandomRow
+from ..kernels.draws import NoiseKey
+from .draw import Draw
+from .logits_processors import edits_of
+from .row_edits import PenaltyStrengths, RowEdits, TokenHistory
+
+
+def slots_of(draws: Sequence[Draw]) -> tuple[list[Sequence[int]], int]:
+    """Return the slots of each row's draws, one for a greedy row however often it is asked, and the number of slots."""
+    slots: list[Sequence[int]] = []
+    num_slots = len(draws)
+    for row, draw in enumerate(draws):
+        num_more = 0 if draw.row_sampling.temperature is None else draw.num_draws - 1
+        slots.append((row, *range(num_slots, num_slots + num_more)) if num_more else (row,))
+        num_slots += num_more
+    return slots, num_slots
+
+
+def draw_arrays(draws: Sequence[Draw], slots: Sequence[Sequence[int]], vocab_size: int) -> DrawArrays | None:
+    """Lay out the rows that are left to chance; None if none is."""
+    rows = []
+    for row, draw in enumerate(draws):
+        row_sampling = draw.row_sampling
+        if row_sampling.temperature is None:
+            continue
+        assert draw.history is not None, "a row that needs its logits comes with its tokens"
+        key = NoiseKey(row_sampling.sampling.seed, row_sampling.child, draw.history.num_output_tokens)
+        rows.append(RandomRow(row, row_sampling.temperature, row_sampling.filters, key, slots[row]))
+    return DrawArrays.of(rows, vocab_size) if rows else None
+
+
+class EditTensors(NamedTuple):
+    """Edits of a step's rows, on the device. Places are indices into the flat logits.
+
+    Attributes:
+        rows: [num_edited] int32, the rows that are edited.
+        allowed_rows: [num] int64, rows of which only some tokens are left.
+        allowed_places: [num] int64, those tokens.
+        masked_places: [num] int64.
+        biased_places: [num] int64, no two alike.
+        biases: [num] float32.
+    """
+
+    rows: Tensor
+    allowed_rows: Tensor
+    allowed_places: Tensor
+    masked_places: Tensor
+    biased_places: Tensor
+    biases: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EditArrays:
+    """What the processors of a step's rows do, on the host.
+
+    Attributes:
+        edits: arrays of `EditTensors`, in the order of its fields.
+        penalties: arrays of a `PenaltyTable`, in the order of its fields.
+        max_tokens: the most tokens of a row with penalties; 0 if there is none.
+    """
+
+    edits: list[np.ndarray]
+    penalties: list[np.ndarray]
+    max_tokens: int
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw], row_stride: int) -> EditArrays | None:
+        """Lay out the edits; None if no row has any.
+
+        Args:
+            draws: the step's.
+            row_stride: from one row of the flat logits to the next.
+        """
+        edited: list[tuple[int, RowEdits]] = []
+        penalized: list[tuple[int, PenaltyStrengths, TokenHistory]] = []
+        for row, draw in enumerate(draws):
+            if not draw.row_sampling.processors:
+                continue
+            assert draw.history is not None, "a row that needs its logits comes with its tokens"
+            edits = edits_of(draw.row_sampling.processors, draw.history)
+            edited.append((row, edits))
+            if edits.penalties is not None:
+                penalized.append((row, edits.penalties, draw.history))
+        if not edited:
+            return None
+        return cls(
+            edits=_edit_arrays(edited, row_stride),
+            penalties=_penalty_arrays(penalized),
+            max_tokens=max((len(history.token_ids) for _, _, history in penalized), default=0),
+        )
+
+    def penalty_table(self, tensors: Sequence[Tensor]) -> PenaltyTable | None:
+        """Return the table whose tensors are `penalties` on a device; None if no row is penalized."""
+        return PenaltyTable(*tensors, max_tokens=self.max_tokens) if self.max_tokens else None
+
+
+def _edit_arrays(edited: Sequence[tuple[int, RowEdits]], row_stride: int) -> list[np.ndarray]:
+    allowed = [(row, edits.allowed_ids) for row, edits in edited if edits.allowed_ids is not None]
+    masked = [row * row_stride + token_ids for row, edits in edited for token_ids in edits.masked_ids]
+    biased = [row * row_stride + edits.biased_ids for row, edits in edited if edits.biased_ids is not None]
+    biases = [edits.biases for _, edits in edited if edits.biases is not None]
+    return [
+        np.array([row for row, _ in edited], dtype=np.int32),
+        np.array([row for row, _ in allowed], dtype=np.int64),
+        _joined([row * row_stride + token_ids for row, token_ids in allowed], np.int64),
+        _joined(masked, np.int64),
+        _joined(biased, np.int64),
+        _joined(biases, np.float32),
+    ]
+
+
+def _penalty_arrays(penalized: Sequence[tuple[int, PenaltyStrengths, TokenHistory]]) -> list[np.ndarray]:
+    histories = [history for _, _, history in penalized]
+    num_tokens = np.array([len(history.token_ids) for history in histories], dtype=np.int32)
+    strengths = np.array([strengths for _, strengths, _ in penalized], dtype=np.float32).reshape(-1, 3)
+    return [
+        np.array([row for row, _, _ in penalized], dtype=np.int32),
+        (num_tokens.cumsum() - num_tokens).astype(np.int32),
+        np.array([history.num_prompt_tokens for history in histories], dtype=np.int32),
+        num_tokens,
+        *(np.ascontiguousarray(column) for column in strengths.T),
+        _joined([history.token_ids for history in histories], np.int32),
+    ]
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype=dtype), *arrays]).astype(dtype, copy=False)
