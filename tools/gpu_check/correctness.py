@@ -204,16 +204,23 @@ def relative_error(actual: Tensor, expected: Tensor) -> float | None:
 
 
 def run(setting: Setting) -> Iterator[Check]:
-    """The part of the check."""
-    device = torch.device(setting.device)
-    # The interpreter computes by numpy, which has no bfloat16.
-    dtypes = (torch.float16, torch.float32) if setting.is_tiny else (torch.bfloat16, torch.float16)
-    ops = select_ops("triton", device=device)
-    for dtype in dtypes:
-        for case in OpCases(ops, device, dtype, is_tiny=setting.is_tiny).all():
-            yield check(case, dtype)
+    """The part of the check: every op in the dtype that models have, draws, and batch invariance."""
+    ops = select_ops("triton", device=torch.device(setting.device))
+    dtype = _dtypes(setting)[0]
+    yield from op_checks(ops, setting, dtype)
     yield from draw_checks(ops, setting)
-    yield from invariance_checks(setting, dtypes[0])
+    yield from invariance_checks(setting, dtype)
+
+
+def run_second_dtype(setting: Setting) -> Iterator[Check]:
+    """A part of its own: kernels of another dtype are compiled anew, which is what takes the time."""
+    yield from op_checks(select_ops("triton", device=torch.device(setting.device)), setting, _dtypes(setting)[1])
+
+
+def op_checks(ops: Ops, setting: Setting, dtype: torch.dtype) -> Iterator[Check]:
+    """Compare every op."""
+    for case in OpCases(ops, torch.device(setting.device), dtype, is_tiny=setting.is_tiny).all():
+        yield check(case, dtype)
 
 
 def invariance_checks(setting: Setting, dtype: torch.dtype) -> Iterator[Check]:
@@ -231,6 +238,11 @@ def invariance_checks(setting: Setting, dtype: torch.dtype) -> Iterator[Check]:
         return together, torch.cat([ops.linear(x[row : row + 1], weight) for row in range(rows)])
 
     yield check(Case("linear, batch invariant", f"{rows} rows together and alone", 0.0, product), dtype)
+
+
+def _dtypes(setting: Setting) -> tuple[torch.dtype, torch.dtype]:
+    # The interpreter computes by numpy, which has no bfloat16.
+    return (torch.float16, torch.float32) if setting.is_tiny else (torch.bfloat16, torch.float16)
 
 
 def _first_line(exc: Exception) -> str:

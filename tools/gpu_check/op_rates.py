@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.roofline import OpCost, Work, decode, end_costs, layer_costs, prefill
@@ -24,7 +25,7 @@ from pagewire.gpu_executor.kernels.layouts import (
 )
 from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.select import select_ops
-from tools.gpu_check.inputs import Chunk, PlainWeight, empty_cache, moved, numbers, paged, weight_of
+from tools.gpu_check.inputs import Chunk, PlainWeight, empty_cache, moved, paged, weight_of
 from tools.gpu_check.records import OpRate
 from tools.gpu_check.setting import Setting
 from tools.gpu_check.stopwatch import seconds_a_call
@@ -86,7 +87,7 @@ class OpRates:
     def _product(self, cost: OpCost, layout: str, rows: int, *, name: str) -> OpRate:
         out_features, in_features = self._shape_of(cost.name)
         weights = self._weights(layout, out_features, in_features)
-        x = numbers(self._generator, rows, in_features, dtype=self._dtype).to(self._device)
+        x = self._numbers(rows, in_features)
         calls = [_bound(self._ops.linear, x, weight) for weight in weights]
         return self._rate(name, rows, calls, cost.num_bytes, cost.operations)
 
@@ -102,12 +103,14 @@ class OpRates:
         }[name]
 
     def _weights(self, layout: str, out_features: int, in_features: int) -> list[LinearWeight]:
-        # Drawing billions of numbers on the host would take the check's minutes: one block of rows is repeated.
+        # Making billions of numbers on the host would take the check's minutes: a few rows are repeated on the device.
         block = _REPEATED if out_features % _REPEATED == 0 else out_features
-        few = weight_of(layout, self._generator, block, in_features)
-        whole = _repeated_rows(few, out_features // block)
+        few = moved(weight_of(layout, self._generator, block, in_features), self._device)
         copies = self._copies(2 * out_features * in_features)
-        return [self._ops.prepare_weight(moved(whole, self._device)) for _ in range(copies)]
+        return [self._ops.prepare_weight(_repeated_rows(few, out_features // block)) for _ in range(copies)]
+
+    def _numbers(self, *shape: int) -> Tensor:
+        return torch.randn(shape, device=self._device).to(self._dtype)
 
     def _copies(self, num_bytes: int) -> int:
         if self._setting.is_tiny:
@@ -119,10 +122,8 @@ class OpRates:
         memory = paged([Chunk(work.context, work.num_tokens)] * work.num_requests)
         step = moved(memory.step, self._device)
         slots = memory.whole.slot_mapping.to(self._device)
-        query = numbers(self._generator, work.num_rows, model.num_heads, model.head_dim, dtype=self._dtype)
-        query = query.to(self._device)
-        rows = numbers(self._generator, len(slots), model.num_kv_heads, model.head_dim, dtype=self._dtype)
-        rows = rows.to(self._device)
+        query = self._numbers(work.num_rows, model.num_heads, model.head_dim)
+        rows = self._numbers(len(slots), model.num_kv_heads, model.head_dim)
         caches = []
         for _ in range(self._copies(int(cost.num_bytes))):
             cache = empty_cache(
@@ -140,14 +141,14 @@ class OpRates:
         """Yield what is done between products; the roofline counts it as nothing."""
         model, size = self._model, self._dtype.itemsize
         hidden, inner = model.hidden_size, model.intermediate_size
-        x = numbers(self._generator, rows, hidden, dtype=self._dtype).to(self._device)
+        x = self._numbers(rows, hidden)
         weight = torch.ones(hidden, dtype=self._dtype, device=self._device)
         norm = _bound(self._ops.add_rms_norm, x, x.clone(), weight, 1e-5)
         yield self._rate("add_rms_norm", rows, [norm], 4 * rows * hidden * size, 0)
-        gate_up = numbers(self._generator, rows, 2 * inner, dtype=self._dtype).to(self._device)
+        gate_up = self._numbers(rows, 2 * inner)
         yield self._rate("silu_and_mul", rows, [_bound(self._ops.silu_and_mul, gate_up)], 3 * rows * inner * size, 0)
-        query = numbers(self._generator, rows, model.num_heads, model.head_dim, dtype=self._dtype).to(self._device)
-        key = numbers(self._generator, rows, model.num_kv_heads, model.head_dim, dtype=self._dtype).to(self._device)
+        query = self._numbers(rows, model.num_heads, model.head_dim)
+        key = self._numbers(rows, model.num_kv_heads, model.head_dim)
         angles = torch.zeros(64, model.head_dim // 2, device=self._device)
         table = RotaryTable(angles.cos(), angles.sin())
         positions = torch.arange(rows, device=self._device) % 64
