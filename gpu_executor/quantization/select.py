@@ -18,7 +18,9 @@ def select_quant_method(config: ModelConfig, ops: Ops) -> QuantMethod:
         ConfigError: if its quantization_config names a method that can't be loaded.
     """
     if config.quantization is None:
-        return GroupedMethod(ops) if ops.keeps_quantized_weights else DenseMethod(ops)
+        # Matrices that all get the activations' dtype go straight to their place on the device, row by row.
+        is_kept = ops.has_float32_activations or config.dtype == "quantized"
+        return GroupedMethod(ops) if ops.keeps_quantized_weights and is_kept else DenseMethod(ops)
     name = config.quantization.get("quant_method", "unnamed")
     raise ConfigError(
         f"{config.model_path}: the checkpoint is quantized by method {name!r}, which can't be loaded yet; "

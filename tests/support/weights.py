@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE, DenseWeight, Int4Weight, Int8Weight
+from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE, DenseWeight, Fp8Weight, Int4Weight, Int8Weight
 
 
 def random_dense(
@@ -46,6 +46,18 @@ def random_int8(
         torch.randn(out_features, in_features // group_size, generator=generator).half() for _ in range(2)
     )
     return Int8Weight(codes, scale, minimum if has_minimum else None, _bias(out_features, has_bias, generator))
+
+
+def random_fp8(
+    out_features: int, in_features: int, tile_rows: int, tile_columns: int, *, has_bias: bool = False, seed: int = 0
+) -> Fp8Weight:
+    """Every finite code, the smallest and both zeros too; a scale for each tile, some of them large."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 0x7F, (out_features, in_features), dtype=torch.uint8, generator=generator)
+    signs = torch.randint(0, 2, codes.shape, dtype=torch.uint8, generator=generator) << 7
+    scale = torch.rand(-(-out_features // tile_rows), -(-in_features // tile_columns), generator=generator) ** 4
+    bias = _bias(out_features, has_bias, generator)
+    return Fp8Weight((codes | signs).view(torch.float8_e4m3fn), scale, tile_rows, tile_columns, bias)
 
 
 def _bias(out_features: int, has_bias: bool, generator: torch.Generator) -> torch.Tensor | None:

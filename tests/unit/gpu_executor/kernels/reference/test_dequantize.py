@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagewire.gpu_executor.kernels.layouts import Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.layouts import Fp8Weight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 from pagewire.gpu_executor.kernels.reference.dequantize import bias_of, dequantize, dequantize_rows
-from tests.support.weights import random_dense, random_int4, random_int8
+from tests.support.weights import random_dense, random_fp8, random_int4, random_int8
 
 
 def test_int4_channel_is_scale_times_its_nibble_plus_minimum() -> None:
@@ -31,11 +31,22 @@ def test_int8_channel_is_scale_times_code_plus_minimum(group_size: int) -> None:
     assert torch.equal(shifted, expected - scale.float().repeat_interleave(group_size, dim=1))
 
 
+@pytest.mark.parametrize(("tile_rows", "tile_columns"), [(5, 300), (1, 300), (2, 128)])
+def test_fp8_channel_is_code_times_the_scale_of_its_tile(tile_rows: int, tile_columns: int) -> None:
+    codes = torch.linspace(-448, 448, 5 * 300).view(5, 300).to(torch.float8_e4m3fn)
+    scale = torch.rand(-(-5 // tile_rows), -(-300 // tile_columns), generator=torch.Generator().manual_seed(0))
+    out = dequantize(Fp8Weight(codes, scale, tile_rows, tile_columns), torch.float64)
+    for row, column in ((0, 0), (1, 127), (2, 128), (4, 299)):
+        factor = scale[row // tile_rows, column // tile_columns].double()
+        assert out[row, column] == codes[row, column].double() * factor
+
+
 def test_stack_is_its_parts_below_each_other() -> None:
     parts = (
         random_int4(5, 64, has_bias=True),
         random_int8(3, 64, 16),
         random_dense(2, 64, torch.bfloat16, has_bias=True),
+        random_fp8(2, 64, 2, 64),
     )
     stack = StackedWeight(parts)
     assert torch.equal(dequantize(stack), torch.cat([dequantize(part) for part in parts]))
@@ -49,7 +60,7 @@ def test_stack_is_its_parts_below_each_other() -> None:
 
 @pytest.mark.parametrize(
     "weight",
-    [random_int4(9, 40), random_int8(9, 64, 16, has_minimum=True), random_dense(9, 7)],
+    [random_int4(9, 40), random_int8(9, 64, 16, has_minimum=True), random_dense(9, 7), random_fp8(9, 130, 4, 128)],
     ids=lambda w: type(w).__name__,
 )
 def test_looked_up_rows_are_those_of_the_matrix(weight: LinearWeight) -> None:
