@@ -115,4 +115,105 @@ ERRORS: tuple[PlantedError, ...] = (
         ("the gate is linear", "gate / (1.0 + tl.exp(-gate)) * up", "gate * up"),
         ("another row is read", "row * (2 * SIZE)", "row * SIZE"),
     ),
+    *_slips(
+        "unpack",
+        (
+            "the fields of a word change places",
+            "words >> 8 if FIELD >= 2 else words",
+            "words >> 8 if FIELD < 2 else words",
+        ),
+        ("8-bit codes have no sign", "(tl.float16, bitcast=True) - 1152.0", "(tl.float16, bitcast=True) - 1024.0"),
+        ("minimums are forgotten", "code * scale[:, None] + minimum[:, None]", "code * scale[:, None]"),
+        (
+            "negative e4m3 numbers lose their sign",
+            "(words & 0x007F) << 7 | (words & 0x0080) << 8",
+            "(words & 0x007F) << 7",
+        ),
+        tests="test_quantized_matmul",
+    ),
+    *_slips(
+        "quantized_matmul",
+        (
+            "the last step is left out",
+            "for _ in range(first_step, last_step):",
+            "for _ in range(first_step, last_step - 1):",
+        ),
+        ("the bias is forgotten", "total += tl.load(bias + n, mask=is_real, other=0.0)[:, None]", "pass"),
+        (
+            "a tile's scale is the first one's",
+            "total += partial * tl.load(scale_tile)[:, None]",
+            "total += partial * tl.load(scales + n)[:, None]",
+        ),
+        ("the scale of rows is forgotten", "total *= tl.load(scale_tile)[:, None]", "pass"),
+    ),
+    *_slips(
+        "dense_matmul",
+        (
+            "the last step is left out",
+            "for _ in range(first_step, last_step):",
+            "for _ in range(first_step, last_step - 1):",
+        ),
+        (
+            "the bias is forgotten",
+            "total += tl.load(bias + n, mask=is_real, other=0.0).to(tl.float32)[:, None]",
+            "pass",
+        ),
+    ),
+    *_slips(
+        "split_sum",
+        ("the last part is left out", "tl.static_range(1, NUM_SPLITS)", "tl.static_range(1, NUM_SPLITS - 1)"),
+        ("the bias is forgotten", "total += tl.load(bias + channels, mask=mask, other=0.0).to(tl.float32)", "pass"),
+        tests="test_dense_matmul",
+    ),
+    *_slips(
+        "embedding",
+        ("a unit is another token's", "unit * padded_rows + tl.load(input_ids + token)", "unit * padded_rows + token"),
+        ("the last unit is left out", "is_unit = unit < num_units", "is_unit = unit < num_units - 1"),
+        tests="test_products",
+    ),
+    *_slips(
+        "dequantize",
+        (
+            "rows begin at the matrix's first",
+            "source = unit * padded_rows + first_row + n",
+            "source = unit * padded_rows + n",
+        ),
+        tests="test_products",
+    ),
+    *_slips(
+        "unpack",
+        ("the high four bits are taken for the low", "half & 0x00F0", "half & 0x000F"),
+        ("8-bit codes are off by one", "- 1152.0", "- 1151.0"),
+        ("both halves of a word have the first scale", "2 * second + 1)", "1)"),
+        ("the sign of an e4m3 number is lost", "| (words & -0x8000)", "| 0"),
+        tests="test_quantized_matmul",
+    ),
+    *_slips(
+        "quantized_matmul",
+        ("all splits multiply the first channels", "first_unit * padded_rows * WIDTH", "0 * first_unit"),
+        ("the last step of a split is left out", "range(first_step, last_step)", "range(first_step, last_step - 1)"),
+        ("channels beyond the last are read", "(channel + word < in_features)", "(channel + word < in_features + 1)"),
+        ("tiles are added unscaled", "total += partial * tl.load(scale_tile)[:, None]", "total += partial"),
+    ),
+    *_slips(
+        "split_sum",
+        ("the bias is forgotten", "total += tl.load(bias + channels", "total += 0 * tl.load(bias + channels"),
+        ("the last part is left out", "tl.static_range(1, NUM_SPLITS)", "tl.static_range(1, NUM_SPLITS - 1)"),
+        tests="test_quantized_matmul",
+    ),
+    *_slips(
+        "dense_matmul",
+        ("channels of a split begin at the first", "first_step * BLOCK_K + tl.arange", "0 * first_step + tl.arange"),
+        ("weights beyond the last channel are read", "weight_mask & is_channel[None, :]", "weight_mask"),
+    ),
+    *_slips(
+        "dequantize",
+        ("the first row is always the matrix's", "unit * padded_rows + first_row + n", "unit * padded_rows + n"),
+        ("the first tile's scale is taken for all", "first_channel // tile_channels * padded_rows", "0 * padded_rows"),
+    ),
+    *_slips(
+        "embedding",
+        ("the first tile's scale is taken for all", "first_channel // tile_channels * padded_rows", "0 * unit"),
+        ("units beyond a program's first are left out", "tl.program_id(1).to(tl.int64) * BLOCK_UNITS", "0"),
+    ),
 )
