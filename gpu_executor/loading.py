@@ -27,6 +27,7 @@ from .model_runner import ModelRunner
 from .models.base import Model
 from .models.registry import build_model
 from .profile_run import ProfileRun
+from .sampling.device_sampler import DeviceSampler
 from .sampling.pending import Drawing
 from .sampling.sampler import Sampler
 from .weights import load_weights
@@ -135,6 +136,8 @@ def _load_model(plan: LoadPlan) -> Model:
 
 
 def _make_sampler(plan: LoadPlan) -> Drawing:
+    if plan.ops.draws_on_device:
+        return DeviceSampler(plan.num_drawable, plan.ops, plan.device)
     return Sampler(plan.num_drawable, plan.ops)
 
 
