@@ -15,10 +15,13 @@ from pagewire.checkpoint.loading import load_model_config
 from pagewire.frontend.bench.dataset.synthetic import WORDS, random_words
 from pagewire.frontend.tokenizer.tokenizer import load_tokenizer
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.kernels.select import select_ops
+from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.ipc.outputs import StepStats
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.correctness import Case, OpCases, check, relative_error
+from tools.gpu_check.correctness_draws import draw_checks
 from tools.gpu_check.offline import Sample, decode_window, percentile
 from tools.gpu_check.op_rates import OpRates
 from tools.gpu_check.parts import PARTS, Part, run_all, run_part
@@ -26,6 +29,7 @@ from tools.gpu_check.records import (
     AnyRecord,
     Ceiling,
     Check,
+    OfflineRun,
     PartEnd,
     RecordWriter,
     ServedRun,
@@ -252,3 +256,35 @@ def test_a_served_run_is_held_against_what_was_published(setting: Setting):
     )  # fmt: skip
     found = {goal.text: goal.is_met for goal in goals(setting.model, [run], None)}
     assert [is_met for text, is_met in found.items() if text.startswith("served")] == [True, True, False, True]
+
+
+@pytest.mark.slow
+def test_a_trial_on_a_cpu_runs_the_engine_and_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output = tmp_path / "trial"
+    parts = ["--only", "ceilings", "--only", "engine, offline"]
+    assert main(["--device", "cpu", "--output", str(output), *parts]) == 0
+    records = msgspec.json.decode(output.with_suffix(".json").read_bytes(), type=list[AnyRecord])
+    runs = [record for record in records if isinstance(record, OfflineRun)]
+    assert [run.num_requests for run in runs] == [1, 3]
+    assert all(run.decode_tokens_per_s and run.device_ms for run in runs)
+    report = output.with_suffix(".md").read_text(encoding="utf-8")
+    assert "### Offline" in report
+    assert report in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_draws_of_interpreted_kernels_are_those_of_the_host(setting: Setting):
+    checks = list(draw_checks(select_ops("triton", device=CPU), setting))
+    assert len(checks) == 5
+    assert [one for one in checks if not one.passed] == []
+
+
+@pytest.mark.slow
+def test_draws_from_other_logits_are_found(setting: Setting, monkeypatch: pytest.MonkeyPatch):
+    begin = DeviceSampler.begin
+
+    def begin_with_others(self, model, hidden, draws, logits):
+        return begin(self, model, hidden, draws, logits.flip(1).contiguous())
+
+    monkeypatch.setattr(DeviceSampler, "begin", begin_with_others)
+    assert not any(one.passed for one in draw_checks(select_ops("triton", device=CPU), setting))
