@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from .errors import ERRORS, ROOT, PlantedError
-from .swapped_module import FILE_VARIABLE, MODULE_VARIABLE
+from .errors import ERRORS, FILE_VARIABLE, MODULE_VARIABLE, ROOT, PlantedError
 
 _PASSED, _FAILED = 0, 1  # pytest's exit codes
 

@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+# Tell the pytest plugin which module to take from which file.
+MODULE_VARIABLE = "PAGEWIRE_PLANTED_MODULE"
+FILE_VARIABLE = "PAGEWIRE_PLANTED_FILE"
+
 _KERNELS = "gpu_executor/kernels/triton"
 _TESTS = "tests/unit/gpu_executor/kernels/triton"
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MODULE_VARIABLE = "PAGEWIRE_PLANTED_MODULE"
-FILE_VARIABLE = "PAGEWIRE_PLANTED_FILE"
+from .errors import FILE_VARIABLE, MODULE_VARIABLE
 
 
 class _Swap:
