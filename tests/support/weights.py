@@ -51,11 +51,11 @@ def random_int8(
 def random_fp8(
     out_features: int, in_features: int, tile_rows: int, tile_columns: int, *, has_bias: bool = False, seed: int = 0
 ) -> Fp8Weight:
-    """Every finite code, the smallest and both zeros too; a scale for each tile, some of them large."""
+    """Every finite code, the smallest and both zeros too; a scale for each tile."""
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 0x7F, (out_features, in_features), dtype=torch.uint8, generator=generator)
     signs = torch.randint(0, 2, codes.shape, dtype=torch.uint8, generator=generator) << 7
-    scale = torch.rand(-(-out_features // tile_rows), -(-in_features // tile_columns), generator=generator) ** 4
+    scale = 0.1 + torch.rand(-(-out_features // tile_rows), -(-in_features // tile_columns), generator=generator)
     bias = _bias(out_features, has_bias, generator)
     return Fp8Weight((codes | signs).view(torch.float8_e4m3fn), scale, tile_rows, tile_columns, bias)
 
