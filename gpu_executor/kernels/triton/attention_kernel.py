@@ -15,7 +15,7 @@ from .attention_tile import attend_span, find_request, merge
 @triton.jit
 def _finish(sums: tl.tensor, weight: tl.tensor, value_scale: tl.tensor) -> tl.tensor:
     """Return the weighted means; a row without keys gives zeros, and one with NaN gives NaN."""
-    return sums * tl.where(weight == 0.0, 0.0, value_scale / weight)[:, None]
+    return sums * (value_scale / tl.where(weight == 0.0, 1.0, weight))[:, None]
 
 
 @triton.jit(
@@ -213,9 +213,10 @@ def attention_kernel(
             )
             if IS_SHARED:
                 row_split = split
+                is_kept = is_row & (positions >= split * SPLIT_LEN)
                 if HAS_WINDOW:
                     row_split = split - tl.maximum(positions - window + 1, 0) // SPLIT_LEN
-                is_kept = is_row & (row_split >= 0) & (split * SPLIT_LEN <= positions)
+                    is_kept = is_kept & (row_split >= 0)
                 partial_token = first_token + token
                 if not IS_SEARCHED:
                     partial_token = request * most_query_len + token

@@ -21,8 +21,10 @@ _NO_FP8 = tl.constexpr(NO_FP8)
 @triton.jit
 def _rounded(values: tl.tensor, cache: tl.tensor, scale: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     if FORMAT == _NO_FP8:
-        return values.to(cache.dtype.element_ty)
-    return to_fp8(tl.div_rn(values.to(tl.float32), scale), FORMAT)
+        rounded = values.to(cache.dtype.element_ty)
+    else:
+        rounded = to_fp8(tl.div_rn(values.to(tl.float32), scale), FORMAT)
+    return rounded
 
 
 @triton.jit(do_not_specialize_on_alignment=["slot_mapping"])

@@ -1,0 +1,31 @@
+"""Makes Triton's interpreter several times faster, for tests of many small launches.
+
+The interpreter puts its own functions in the place of those of `triton.language` at each call of each function of a
+kernel, and looks through the whole module to do so: with small tiles that is most of the time. Once does as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+
+import pytest
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+@contextlib.contextmanager
+def language_patched_once() -> Iterator[None]:
+    """Let `triton.language` stay as interpreted kernels need it; nothing else may use it meanwhile."""
+
+    def a_function_of_a_kernel() -> None:
+        pass
+
+    patch, no_change = interpreter._patch_lang, interpreter._LangPatchScope
+    scopes = [patch(types.FunctionType(a_function_of_a_kernel.__code__, {"tl": module})) for module in (tl, tl.core)]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(interpreter, "_patch_lang", lambda function: no_change())
+        yield
+    for scope in reversed(scopes):
+        scope.restore()
