@@ -22,8 +22,8 @@ from pagewire.ipc.sampling_params import Sampling
 from tools.gpu_check.records import Check
 from tools.gpu_check.setting import Setting
 
-# Two tokens whose noisy logits differ by less than the last bit of a logarithm may change places.
-_NEAR_TIES = 0.02
+# Two tokens whose noisy logits differ by less than the last bit of a logarithm may change places: in one row of 32.
+_NEAR_TIES = 0.04
 
 _MIXES: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
@@ -36,7 +36,7 @@ _MIXES: dict[str, dict[str, object]] = {
 
 def draw_checks(ops: Ops, setting: Setting) -> Iterator[Check]:
     """Yield a check for each kind of parameters; the error is the share of rows with another token."""
-    num_rows = 3 if setting.is_tiny else 64
+    num_rows = 3 if setting.is_tiny else 32
     vocab_size = setting.model.vocab_size
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(num_rows, vocab_size, generator=generator) * 3

@@ -13,9 +13,11 @@ from pagewire.ipc.outputs import StepStats
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.records import EngineStart, OfflineRun
 from tools.gpu_check.setting import Setting
+from tools.gpu_check.settling import settle
 
 # Before a batch is measured it runs so long: the engine captures a graph for a batch size once it was needed often.
 _WARM_PROMPT, _WARM_OUTPUT = 8, 24
+_SETTLING_S = 20.0
 
 
 class Sample(NamedTuple):
@@ -99,6 +101,8 @@ def run(setting: Setting) -> Iterator[EngineStart | OfflineRun]:
         yield EngineStart(seconds=time.perf_counter() - started, memory=llm.info.memory)
         samples: list[Sample] = []
         llm.add_stats_listener(lambda stats: samples.append(Sample(time.perf_counter(), stats)))
+        one = make_prompts(setting, 1, _WARM_PROMPT, seed=0)
+        settle(lambda: _generate(llm, one, 1), _SETTLING_S)
         for batch in setting.batches:
             _generate(llm, make_prompts(setting, batch, _WARM_PROMPT, seed=1), min(_WARM_OUTPUT, setting.context))
             yield _measure(llm, setting, batch, samples)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.offline import engine_options
 from tools.gpu_check.records import ServedRun
 from tools.gpu_check.setting import Setting
+from tools.gpu_check.settling import settle
 from tools.serving import serving
 
 _RESULT = "served.json"
+_SETTLING_S = 15.0
 
 
 def run(setting: Setting) -> Iterator[ServedRun]:
@@ -21,6 +24,7 @@ def run(setting: Setting) -> Iterator[ServedRun]:
     directory = write_checkpoint(setting.model, setting.directory / "checkpoint")
     flags = [part for name, value in engine_options(setting).items() for part in (_flag(name), str(value))]
     with serving(str(directory), *flags) as served:
+        settle(lambda: _ask(served.url), _SETTLING_S)
         bench = [
             sys.executable, "-m", "pagewire", "bench", "serve", "--base-url", served.url, "--ignore-eos",
             "--dataset-name", "random", "--random-input-len", str(setting.served_prompt_tokens),
@@ -40,6 +44,13 @@ def run(setting: Setting) -> Iterator[ServedRun]:
         ttft_ms=(figures["p50_ttft_ms"], figures["p99_ttft_ms"]),
         itl_ms=(figures["p50_itl_ms"], figures["p99_itl_ms"]),
     )
+
+
+def _ask(url: str) -> None:
+    body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 1}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        response.read()
 
 
 def _flag(name: str) -> str:

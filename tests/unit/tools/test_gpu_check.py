@@ -36,6 +36,7 @@ from tools.gpu_check.records import (
     read_records,
 )
 from tools.gpu_check.setting import Setting, make_setting
+from tools.gpu_check.settling import settle
 
 CPU = torch.device("cpu")
 
@@ -218,6 +219,35 @@ class TestOffline:
         assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
         assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
         assert percentile([1.0], 0.99) == 1.0
+
+
+class TestSettling:
+    def settled(self, num_captures: int, limit_s: float = 100.0, capture_s: float = 0.3) -> tuple[bool, int]:
+        """Whether it settled with an engine that captures so many graphs when it is quiet, and how many were left."""
+        now, left, quiet_since = 0.0, num_captures, 0.0
+
+        def ask() -> None:
+            nonlocal now, left, quiet_since
+            while left and quiet_since + 0.02 < now:
+                left -= 1
+                quiet_since += capture_s
+            now = max(now, quiet_since) + 0.005
+            quiet_since = now
+
+        def pause(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        return settle(ask, limit_s, clock=lambda: now, pause=pause), left
+
+    @pytest.mark.parametrize("num_captures", [0, 1, 35])
+    def test_it_waits_for_the_last_capture(self, num_captures: int):
+        assert self.settled(num_captures) == (True, 0)
+
+    def test_it_gives_up_in_time(self):
+        is_settled, left = self.settled(200, limit_s=20.0)
+        assert not is_settled
+        assert left > 0
 
 
 class TestCheckpoint:
