@@ -5,6 +5,7 @@ The device computes at once, its memory and its captures are fakes; model, kerne
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 
 import pytest
@@ -19,9 +20,13 @@ from pagewire.gpu_executor.host_limits import HostLimits
 from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.loading import LoadedExecutor, StartupClock, load_executor
+from pagewire.gpu_executor.model_runner import ModelRunner
+from pagewire.gpu_executor.profile_run import ProfileRun
 from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from pagewire.ipc.errors import MachineError
+from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import LoadModel
+from tests.support.runner import Row, RunnerDriver
 from tests.support.tiny_model import tiny_checkpoint
 
 GIB, MIB = 2**30, 2**20
@@ -65,12 +70,19 @@ class FakeAllocator(Allocator):
 
 
 class FakeRecorder:
+    num_replays = 0
+
     def __init__(self, device: torch.device) -> None:
         pass
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
-        return work
+
+        def replay() -> None:
+            FakeRecorder.num_replays += 1
+            work()
+
+        return replay
 
     def free_bytes(self) -> int:
         return GIB
@@ -88,6 +100,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(loading, "Allocator", FakeAllocator)
     monkeypatch.setattr(loading, "CudaRecorder", FakeRecorder)
     monkeypatch.setattr(FakeAllocator, "num_steps", 0)
+    monkeypatch.setattr(FakeRecorder, "num_replays", 0)
     return device
 
 
@@ -148,3 +161,35 @@ def test_a_step_that_finds_no_memory_ends_the_start_with_the_flags_to_lower(
     monkeypatch.setattr(FakeAllocator, "error", torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(MachineError, match="--max-num-batched-tokens"):
         load()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_steps_in_graphs_draw_the_tokens_of_steps_without(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pagewire.gpu_executor.kernels.triton.triton_ops import TritonOps
+    from tests.support.quick_interpreter import language_patched_once
+
+    ops = TritonOps(torch.device("cpu"), is_batch_invariant=False, attention_backend="triton")
+    monkeypatch.setattr(load_plan, "select_ops", lambda *_, **__: ops)
+    monkeypatch.setattr(FakeAllocator, "peak_bytes_of", lambda *_: GIB)  # the interpreter is slow
+    monkeypatch.setattr(ProfileRun, "rehearse", lambda _: None)
+    with language_patched_once():
+        eager = tokens_of_two_rows(load(enforce_eager=True, dtype="float32").runner)
+        assert FakeRecorder.num_replays == 0
+        captured = load(dtype="float32").runner
+        assert captured.graphs is not None
+        captured.graphs.capture()  # of 3 rows: the step's two are padded
+        assert tokens_of_two_rows(captured) == eager
+        assert FakeRecorder.num_replays == 2
+
+
+def tokens_of_two_rows(runner: ModelRunner) -> list[list[int]]:
+    rows = [
+        Row(1, [5, 6, 7], Sampling(temperature=0.0), [1]),
+        Row(2, [9, 8], Sampling(temperature=1.0, seed=3, repetition_penalty=1.3), [2]),
+    ]
+    driver = RunnerDriver(runner)
+    driver.step([(rows[0], 3), (rows[1], 2)])
+    for _ in range(2):
+        driver.step([(row, 1) for row in rows])
+    return [row.tokens for row in rows]
