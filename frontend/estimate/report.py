@@ -26,7 +26,8 @@ def report_lines(answer: Answer) -> list[str]:
             parts.append(list(_op_lines(question, question.device, answer.asked)))
     parts.append(list(_option_lines(question, answer.options)))
     parts.append(list(_notes(question)))
-    return [line for part in parts if part for line in [*part, ""]][:-1]
+    blocks = ["\n".join(part) for part in parts if part]  # tables are several lines in one
+    return "\n\n".join(blocks).splitlines()
 
 
 def _model_lines(answer: Answer) -> Iterator[str]:

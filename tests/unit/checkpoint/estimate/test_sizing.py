@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from pagewire.checkpoint.estimate.devices import find_device
@@ -90,23 +89,6 @@ def test_what_no_usual_number_of_devices_holds_is_said() -> None:
     assert option.weight_bytes == pytest.approx(2 * 405.85e9, rel=1e-3)
 
 
-def test_longest_context_grows_with_what_is_left_and_ends_at_the_models() -> None:
-    of_8b, device = served("llama-3.1-8b"), find_device("l4")
-    alone = plan_memory(of_8b, Placement(), device).longest_context(1, 131_072)
-    shared = plan_memory(of_8b, Placement(), device).longest_context(4, 131_072)
-    in_8_bits = plan_memory(served("llama-3.1-8b", kv_bytes=1), Placement(), device).longest_context(1, 131_072)
-    assert 4 * shared <= alone < in_8_bits < 131_072
-    assert plan_memory(of_8b, Placement(), find_device("h200")).longest_context(1, 131_072) == 131_072
-
-
-def test_a_longest_context_fits_and_one_block_more_does_not() -> None:
-    plan = plan_memory(served("llama-3.1-8b"), Placement(), find_device("l4"))
-    for num_requests in (1, 3, 10):
-        longest = plan.longest_context(num_requests, 10**9)
-        assert plan.max_requests(longest) >= num_requests
-        assert plan.max_requests(longest + 16) < num_requests
-
-
 def test_the_comparison_has_each_device_with_formats_that_take_less() -> None:
     options = compare_options(served("llama-3-8b"), [find_device("a100"), find_device("l4")], ONE)
     assert [(option.device, option.weights) for option in options] == [
@@ -114,10 +96,3 @@ def test_the_comparison_has_each_device_with_formats_that_take_less() -> None:
     ]
     in_4_bits = compare_options(served("llama-3-8b", "int4"), [find_device("l4")], ONE)
     assert [option.weights for option in in_4_bits] == ["int4"]
-
-
-def test_a_smaller_share_of_the_memory_holds_less() -> None:
-    whole = served("llama-3.1-8b")
-    half = msgspec.structs.replace(whole, utilization=0.45)
-    plans = [plan_memory(one, Placement(), find_device("h200")) for one in (whole, half)]
-    assert plans[0].kv - plans[1].kv == pytest.approx(0.45 * 143_771 * 2**20, rel=1e-9)
