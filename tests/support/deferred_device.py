@@ -25,6 +25,7 @@ from pagewire.gpu_executor.devices.base import Device, DeviceMemory, Download, M
 # They look at values, or their results' shapes depend on values: the host would have to wait for them.
 _WAITING = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2", "tolist")
 _POISON = -(2**62)
+_DEADLINE_S = 60.0
 
 
 @dataclass
@@ -57,6 +58,7 @@ class DeferredDevice(Device):
         self.num_waits = 0
         self._queue: deque[_Work] = deque()
         self._num_launched = self._num_done = 0
+        self._is_closed = False
         self._changed = threading.Condition()
 
     @contextmanager
@@ -86,11 +88,21 @@ class DeferredDevice(Device):
                 self._num_done += 1
                 self._changed.notify_all()
 
-    def wait_for_launches(self, name: str, count: int) -> None:
-        """Block until so many pieces of work of that name were launched, done ones included."""
+    def work_until_closed(self) -> None:
+        """Do what is launched as it comes, in this thread, until `close`; waits block from then on."""
+        self.runs_when_waited = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._is_closed)
+                if self._is_closed:
+                    return
+            self.run()
+
+    def close(self) -> None:
+        """End `work_until_closed`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._count(name) >= count, timeout=30.0)
-            assert self._count(name) >= count, f"{self._count(name)} of {count} {name!r} were launched"
+            self._is_closed = True
+            self._changed.notify_all()
 
     def memory(self) -> DeviceMemory:
         return DeviceMemory(total_bytes=2**40, free_bytes=2**40, source="of a fake")
@@ -130,10 +142,7 @@ class DeferredDevice(Device):
             self.run(until=number)
         else:
             with self._changed:
-                self._changed.wait_for(lambda: self.has_done(number))
-
-    def _count(self, name: str) -> int:
-        return self.done.count(name) + sum(work.name == name for work in self._queue)
+                assert self._changed.wait_for(lambda: self.has_done(number), _DEADLINE_S), "the device does not work"
 
 
 class DeferredMarker(Marker):
