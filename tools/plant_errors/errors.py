@@ -81,7 +81,7 @@ ERRORS: tuple[PlantedError, ...] = (
         "attention_kernel",
         ("all heads read the first one's keys", "key_cache += kv_head * (BLOCK_SIZE", "key_cache += 0 * (BLOCK_SIZE"),
         ("splits are not shared out", "first_key // SPLIT_LEN + tl.program_id(2)", "first_key // SPLIT_LEN"),
-        ("the scale of cached values is forgotten", "value_scale / weight", "1.0 / weight"),
+        ("the scale of cached values is forgotten", "value_scale / tl.where", "1.0 / tl.where"),
         (
             "the last split is left out",
             "num_splits = tl.cdiv(position + 1, SPLIT_LEN)",
@@ -121,73 +121,9 @@ ERRORS: tuple[PlantedError, ...] = (
     ),
     *_slips(
         "unpack",
-        (
-            "the fields of a word change places",
-            "words >> 8 if FIELD >= 2 else words",
-            "words >> 8 if FIELD < 2 else words",
-        ),
-        ("8-bit codes have no sign", "(tl.float16, bitcast=True) - 1152.0", "(tl.float16, bitcast=True) - 1024.0"),
-        ("minimums are forgotten", "code * scale[:, None] + minimum[:, None]", "code * scale[:, None]"),
-        (
-            "negative e4m3 numbers lose their sign",
-            "(words & 0x007F) << 7 | (words & 0x0080) << 8",
-            "(words & 0x007F) << 7",
-        ),
-        tests="test_quantized_matmul",
-    ),
-    *_slips(
-        "quantized_matmul",
-        (
-            "the last step is left out",
-            "for _ in range(first_step, last_step):",
-            "for _ in range(first_step, last_step - 1):",
-        ),
-        ("the bias is forgotten", "total += tl.load(bias + n, mask=is_real, other=0.0)[:, None]", "pass"),
-        (
-            "a tile's scale is the first one's",
-            "total += partial * tl.load(scale_tile)[:, None]",
-            "total += partial * tl.load(scales + n)[:, None]",
-        ),
-        ("the scale of rows is forgotten", "total *= tl.load(scale_tile)[:, None]", "pass"),
-    ),
-    *_slips(
-        "dense_matmul",
-        (
-            "the last step is left out",
-            "for _ in range(first_step, last_step):",
-            "for _ in range(first_step, last_step - 1):",
-        ),
-        (
-            "the bias is forgotten",
-            "total += tl.load(bias + n, mask=is_real, other=0.0).to(tl.float32)[:, None]",
-            "pass",
-        ),
-    ),
-    *_slips(
-        "split_sum",
-        ("the last part is left out", "tl.static_range(1, NUM_SPLITS)", "tl.static_range(1, NUM_SPLITS - 1)"),
-        ("the bias is forgotten", "total += tl.load(bias + channels, mask=mask, other=0.0).to(tl.float32)", "pass"),
-        tests="test_dense_matmul",
-    ),
-    *_slips(
-        "embedding",
-        ("a unit is another token's", "unit * padded_rows + tl.load(input_ids + token)", "unit * padded_rows + token"),
-        ("the last unit is left out", "is_unit = unit < num_units", "is_unit = unit < num_units - 1"),
-        tests="test_products",
-    ),
-    *_slips(
-        "dequantize",
-        (
-            "rows begin at the matrix's first",
-            "source = unit * padded_rows + first_row + n",
-            "source = unit * padded_rows + n",
-        ),
-        tests="test_products",
-    ),
-    *_slips(
-        "unpack",
         ("the high four bits are taken for the low", "half & 0x00F0", "half & 0x000F"),
         ("8-bit codes are off by one", "- 1152.0", "- 1151.0"),
+        ("minimums are forgotten", "code * scale[:, None] + minimum[:, None]", "code * scale[:, None]"),
         ("both halves of a word have the first scale", "2 * second + 1)", "1)"),
         ("the sign of an e4m3 number is lost", "| (words & -0x8000)", "| 0"),
         tests="test_quantized_matmul",
@@ -198,6 +134,8 @@ ERRORS: tuple[PlantedError, ...] = (
         ("the last step of a split is left out", "range(first_step, last_step)", "range(first_step, last_step - 1)"),
         ("channels beyond the last are read", "(channel + word < in_features)", "(channel + word < in_features + 1)"),
         ("tiles are added unscaled", "total += partial * tl.load(scale_tile)[:, None]", "total += partial"),
+        ("the scale of rows is forgotten", "total *= tl.load(scale_tile)[:, None]", "pass"),
+        ("the bias is forgotten", "total += tl.load(bias + n, mask=is_real, other=0.0)[:, None]", "pass"),
     ),
     *_slips(
         "split_sum",
@@ -219,5 +157,62 @@ ERRORS: tuple[PlantedError, ...] = (
         "embedding",
         ("the first tile's scale is taken for all", "first_channel // tile_channels * padded_rows", "0 * unit"),
         ("units beyond a program's first are left out", "tl.program_id(1).to(tl.int64) * BLOCK_UNITS", "0"),
+    ),
+    *_slips(
+        "sampling/noise",
+        (
+            "the position is forgotten",
+            "tl.philox(seed, counters, position, child,",
+            "tl.philox(seed, counters, child, child,",
+        ),
+        tests="sampling/test_noise",
+    ),
+    *_slips(
+        "sampling/best_tokens",
+        (
+            "of equals the last one is taken",
+            "tl.min(tl.where(x == best, tokens, num_drawable - 1)",
+            "tl.max(tl.where(x == best, tokens, 0)",
+        ),
+        ("NaN is overlooked", 'tl.where(x != x, float("inf"), x)', "tl.where(x != x, 0.0, x)"),
+        tests="sampling/test_best_tokens",
+    ),
+    *_slips(
+        "sampling/bounds",
+        ("min_p is forgotten where there is top_k", "score = tl.maximum(kth_score, score)", "score = kth_score"),
+        (
+            "all tokens as good as the k-th are kept",
+            "token_id = tl.where(kth_score >= score, kth_id, token_id)",
+            "pass",
+        ),
+        tests="sampling/test_draw",
+    ),
+    *_slips(
+        "sampling/nucleus",
+        (
+            "top_p is forgotten",
+            "target = total.to(tl.float64) * tl.load(top_ps + owner)",
+            "target = total.to(tl.float64)",
+        ),
+        tests="sampling/test_draw",
+    ),
+    *_slips(
+        "sampling/penalties",
+        (
+            "negative logits are divided, too",
+            "tl.where(x > 0, tl.div_rn(x, repetition), x * repetition)",
+            "tl.div_rn(x, repetition)",
+        ),
+        ("tokens of the prompt cost as well", "tl.where(num_outputs > 0, x - cost, x)", "x - cost"),
+        tests="sampling/test_penalties",
+    ),
+    *_slips(
+        "sampling/token_logprobs",
+        (
+            "equals before a token do not count",
+            "is_before = (x > value) | ((x == value) & (ids < token_id))",
+            "is_before = x > value",
+        ),
+        tests="sampling/test_token_logprobs",
     ),
 )
