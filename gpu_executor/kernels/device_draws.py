@@ -5,7 +5,7 @@ The host fills them, all in one copy, and never waits for what they are about. W
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -64,6 +64,7 @@ class DrawTable:
     owners: Tensor
     slots: Tensor
     children: Tensor
+    _: KW_ONLY
     num_top_k: int
     max_top_k: int
     num_limited: int
@@ -90,6 +91,7 @@ class PenaltyTable:
     frequencies: Tensor
     presences: Tensor
     token_ids: Tensor
+    _: KW_ONLY
     max_tokens: int
 
 
@@ -107,6 +109,7 @@ class ReportTable:
     rows: Tensor
     slots: Tensor
     num_tops: Tensor
+    _: KW_ONLY
     max_top: int
 
 

@@ -2,7 +2,7 @@
 
 Rows of logits, [num_rows, at least num_drawable] float32 with a contiguous last dimension, are drawn from in this
 order: `find_best_tokens`; for rows with edits `penalize` and `update_best_tokens`; `settle`; for rows that are left to
-chance `draw_tokens`; `describe`. What a row gets depends on the row alone.
+chance `draw_tokens`; `describe_tokens`. What a row gets depends on the row alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DeviceSamplingOps(SamplingOps):
     """What the device's sampler asks of a backend, besides what any sampler asks.
 
     Attributes:
-        max_described_top: best tokens of a row that `describe` gives at most.
+        max_described_top: best tokens of a row that `describe_tokens` gives at most.
     """
 
     max_described_top: ClassVar[int]
@@ -98,7 +98,7 @@ class DeviceSamplingOps(SamplingOps):
         """
 
     @abstractmethod
-    def describe(
+    def describe_tokens(
         self,
         logits: Tensor,
         num_drawable: int,

@@ -114,7 +114,7 @@ class ReportPlan:
             For each row that has to be sorted, its best token ids and their logprobs: [2, num_top] float64.
         """
         reports = Reports(*results)
-        ops.describe(logits, self._vocab_size, bests, tokens, ReportTable(*table, max_top=self.max_top), reports)
+        ops.describe_tokens(logits, self._vocab_size, bests, tokens, ReportTable(*table, max_top=self.max_top), reports)
         found = {}
         first_report = {request.row: index for index, request in reversed(list(enumerate(self.requests)))}
         for row, num_top in self._sorted_tops.items():

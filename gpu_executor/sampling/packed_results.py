@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..devices.packed import ALIGNMENT
 
-_NUMPY_DTYPES = {
+_NUMPY_DTYPES: dict[torch.dtype, np.dtype] = {
     torch.int32: np.dtype(np.int32),
     torch.int64: np.dtype(np.int64),
     torch.float32: np.dtype(np.float32),

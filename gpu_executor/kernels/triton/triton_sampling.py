@@ -20,7 +20,7 @@ from .sampling.draw import draw_up_to
 from .sampling.nucleus import keep_to_nucleus
 from .sampling.penalties import penalize
 from .sampling.settle import settle
-from .sampling.token_logprobs import describe
+from .sampling.token_logprobs import describe_tokens
 
 
 class TritonSampling(DeviceSamplingOps):
@@ -55,7 +55,7 @@ class TritonSampling(DeviceSamplingOps):
         if table.num_limited:
             keep_to_nucleus(logits, num_drawable, bests, best_values, table, bounds, tokens)
 
-    def describe(
+    def describe_tokens(
         self,
         logits: Tensor,
         num_drawable: int,
@@ -64,7 +64,7 @@ class TritonSampling(DeviceSamplingOps):
         table: ReportTable,
         reports: Reports,
     ) -> None:
-        describe(logits, num_drawable, bests, tokens, table, reports)
+        describe_tokens(logits, num_drawable, bests, tokens, table, reports)
 
     def draw(self, rows: Sequence[DrawRow]) -> list[list[int]]:
         """See `SamplingOps.draw`: for callers on the host, who wait for the tokens."""

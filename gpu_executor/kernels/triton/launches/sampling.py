@@ -43,9 +43,9 @@ TOP_GROUPS = (
         kernel="top_groups",
         at_most={},
         constants={},
-        num_warps=16,
+        num_warps=8,
         num_stages=1,
-        reason="262k tokens have 8,192 groups: 16 a thread again",
+        reason="262k tokens have 8,192 groups, 32 a thread; 16 warps spill where warps have 64 threads",
     ),
 )
 
@@ -64,7 +64,7 @@ BOUNDS = (
         constants={"BLOCK_GROUPS": 128, "IS_ONE_TILE": False},
         num_warps=8,
         num_stages=1,
-        reason="rare: each of some 25 bisection steps reads the groups again, from the cache nearest to the processor",
+        reason="rare: each of some 25 bisection steps reads the groups again, from the cache of the processor",
     ),
 )
 
@@ -83,10 +83,10 @@ CHOOSE = (
     LaunchRow(
         kernel="choose",
         at_most={},
-        constants={"TILE": 1024},
+        constants={"TILE": 512},
         num_warps=4,
         num_stages=1,
-        reason="the tile of the estimate; float64 logarithms of 8 tokens a thread, for one tile or two of a row",
+        reason="float64 logarithms of 4 tokens a thread, for one tile or two of a row; those of 8 spill",
     ),
 )
 
@@ -95,9 +95,9 @@ MASS_BEFORE = (
         kernel="mass_before",
         at_most={},
         constants={},
-        num_warps=8,
+        num_warps=16,
         num_stages=1,
-        reason="16 logits a thread, whose two 64-bit sums need the registers",
+        reason="8 logits a thread: their two 64-bit masses spill from 16 on",
     ),
 )
 
@@ -105,10 +105,10 @@ REDRAW = (
     LaunchRow(
         kernel="redraw",
         at_most={},
-        constants={"TILE": 1024},
-        num_warps=8,
+        constants={"TILE": 2048},
+        num_warps=16,
         num_stages=1,
-        reason="one draw in 20 at top_p 0.95 gets here, alone on its processor: more warps hide its latency",
+        reason="one draw in 20 at top_p 0.95 gets here, alone on its processor: many warps hide its latency",
     ),
 )
 
@@ -141,7 +141,7 @@ DESCRIBE_CHUNKS = (
         constants={},
         num_warps=8,
         num_stages=1,
-        reason="as mass_before",
+        reason="16 logits a thread, whose 64-bit masses stay in registers",
     ),
 )
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...device_draws import ChunkBests, DrawTable
+from ...device_draws import OK, ChunkBests, DrawTable
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import BOUNDS
 from .scores import GROUP, ordered_bits, scores_of, value_of
@@ -113,35 +113,37 @@ def bounds_kernel(
     IS_ONE_TILE: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
+    OK: tl.constexpr,
 ) -> None:
     """Find the bound of one row; NaN if nothing can be drawn from it."""
     entry = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + entry).to(tl.int64)
-    temperature = tl.load(temperatures + entry)
-    best_score = scores_of(tl.load(best_values + row), temperature)
-    # p >= min_p * the largest p, without computing a probability. A masked token is never a candidate.
-    score = tl.maximum(best_score + tl.load(log_min_ps + entry), _LOWEST_FINITE)
-    token_id = tl.full((), _EVERY_ID, tl.int32)
-    is_drawable = tl.load(states + row) == 0
-    if HAS_TOP_K:  # noqa: SIM102  # `and` would make a constant of the compiler's a condition of the device
-        if is_drawable & (entry < num_top_k):
-            k = tl.load(top_ks + entry)
-            kth_score, kth_id = _top_k_bound(
-                logits + row * row_stride,
-                group_ids + entry * max_count,
-                k,
-                tl.minimum(k, num_groups),
-                best_score,
-                temperature,
-                num_drawable,
-                BLOCK_GROUPS,
-                GROUP,
-                IS_ONE_TILE,
-            )
-            token_id = tl.where(kth_score >= score, kth_id, token_id)
-            score = tl.maximum(kth_score, score)
-    tl.store(bound_scores + entry, tl.where(is_drawable, score, float("nan")))
-    tl.store(bound_ids + entry, token_id)
+    bound_score = tl.full((), float("nan"), tl.float32)
+    bound_id = tl.full((), _EVERY_ID, tl.int32)
+    if tl.load(states + row) == OK:
+        temperature = tl.load(temperatures + entry)
+        best_score = scores_of(tl.load(best_values + row), temperature)
+        # p >= min_p * the largest p, without computing a probability. A masked token is never a candidate.
+        bound_score = tl.maximum(best_score + tl.load(log_min_ps + entry), _LOWEST_FINITE)
+        if HAS_TOP_K:  # noqa: SIM102  # `and` would make a constant of the compiler's a condition of the device
+            if entry < num_top_k:
+                k = tl.load(top_ks + entry)
+                kth_score, kth_id = _top_k_bound(
+                    logits + row * row_stride,
+                    group_ids + entry * max_count,
+                    k,
+                    tl.minimum(k, num_groups),
+                    best_score,
+                    temperature,
+                    num_drawable,
+                    BLOCK_GROUPS,
+                    GROUP,
+                    IS_ONE_TILE,
+                )
+                bound_id = tl.where(kth_score >= bound_score, kth_id, bound_id)
+                bound_score = tl.maximum(kth_score, bound_score)
+    tl.store(bound_scores + entry, bound_score)
+    tl.store(bound_ids + entry, bound_id)
 
 
 def find_bounds(
@@ -189,6 +191,7 @@ def find_bounds(
         min(max_top_k, groups),
         HAS_TOP_K=num_top_k > 0,
         GROUP=GROUP,
+        OK=OK,
         **row.constants,
         num_warps=row.num_warps,
         num_stages=row.num_stages,
@@ -207,7 +210,7 @@ def compile_cases(row: LaunchRow) -> list[CompileCase]:
             | dict.fromkeys(("rows", "top_ks", "group_ids", "bound_ids"), "*i32")
             | {"row_stride": "i32:16"}
             | dict.fromkeys(("num_drawable", "num_top_k", "num_groups", "max_count"), "i32"),
-            constants={**row.constants, "HAS_TOP_K": True, "GROUP": GROUP},
+            constants={**row.constants, "HAS_TOP_K": True, "GROUP": GROUP, "OK": OK},
             has_dot=False,
         )
     ]

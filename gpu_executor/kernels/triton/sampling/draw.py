@@ -43,13 +43,14 @@ def better_of_tile(
     words = noise_words(seed, position, child, first_id, TILE)
     is_candidate = (tokens < num_drawable) & is_up_to(scores, tokens, bound_score, bound_id)
     estimate = tl.max(tl.where(is_candidate, scores + estimate_noise(words), -float("inf")), axis=0)
-    if estimate.to(tl.float64) + SLACK + tl.abs(estimate) * 2.0**-20 >= best:
-        values = tl.where(is_candidate, scores.to(tl.float64) + exact_noise(words), -float("inf"))
-        value = tl.max(values, axis=0)
-        token_id = tl.min(tl.where(values == value, tokens, 2147483647), axis=0)
-        is_better = (value > best) | ((value == best) & (token_id < best_id))
-        best_id = tl.where(is_better, token_id, best_id)
-        best = tl.where(is_better, value, best)
+    if estimate > -float("inf"):  # noqa: SIM102  # there is a candidate; otherwise the sum below is no number
+        if estimate.to(tl.float64) + SLACK + tl.abs(estimate) * 2.0**-20 >= best:
+            values = tl.where(is_candidate, scores.to(tl.float64) + exact_noise(words), -float("inf"))
+            value = tl.max(values, axis=0)
+            token_id = tl.min(tl.where(values == value, tokens, 2147483647), axis=0)
+            is_better = (value > best) | ((value == best) & (token_id < best_id))
+            best_id = tl.where(is_better, token_id, best_id)
+            best = tl.where(is_better, value, best)
     return best, best_id
 
 

@@ -22,12 +22,12 @@ MAX_MASS_BITS = 44
 
 def num_chunks(num_drawable: int) -> int:
     """Return how many chunks a row has."""
-    return triton.cdiv(num_drawable, CHUNK)
+    return -(-num_drawable // CHUNK)
 
 
 def num_groups(num_drawable: int) -> int:
     """Return how many groups a row has."""
-    return triton.cdiv(num_drawable, GROUP)
+    return -(-num_drawable // GROUP)
 
 
 def mass_bits(num_drawable: int) -> int:

@@ -47,15 +47,16 @@ def describe_chunks_kernel(
     chunks = tl.arange(0, BLOCK_CHUNKS)
     bests = tl.load(chunk_values + row * num_chunks + chunks, mask=chunks < num_chunks, other=-float("inf"))
     best = tl.max(bests, axis=0)
-    row_logits = logits + row * row_stride
-    token_id = tl.load(tokens + tl.load(slots + report)).to(tl.int32)
-    value = tl.load(row_logits + token_id)
-    ids = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = _raw_logits(row_logits, ids, ids < num_drawable)
-    mass = tl.sum(masses_of(x, best, ids < num_drawable, MASS_BITS), axis=0)
-    is_before = (x > value) | ((x == value) & (ids < token_id))
-    tl.store(masses + report * num_chunks + chunk, mass)
-    tl.store(num_before + report * num_chunks + chunk, tl.sum(is_before.to(tl.int32), axis=0))
+    if tl.abs(best) < float("inf"):  # otherwise the row has failed, and nobody reads its report
+        row_logits = logits + row * row_stride
+        token_id = tl.load(tokens + tl.load(slots + report)).to(tl.int32)
+        value = tl.load(row_logits + token_id)
+        ids = chunk * CHUNK + tl.arange(0, CHUNK)
+        x = _raw_logits(row_logits, ids, ids < num_drawable)
+        mass = tl.sum(masses_of(x, best, ids < num_drawable, MASS_BITS), axis=0)
+        is_before = (x > value) | ((x == value) & (ids < token_id))
+        tl.store(masses + report * num_chunks + chunk, mass)
+        tl.store(num_before + report * num_chunks + chunk, tl.sum(is_before.to(tl.int32), axis=0))
 
 
 @triton.jit(do_not_specialize=["num_drawable", "num_chunks", "num_groups", "max_top"])
@@ -91,33 +92,34 @@ def describe_rows_kernel(
     chunks = tl.arange(0, BLOCK_CHUNKS)
     is_chunk = chunks < num_chunks
     best = tl.max(tl.load(chunk_values + row * num_chunks + chunks, mask=is_chunk, other=-float("inf")), axis=0)
-    mass = tl.sum(tl.load(masses + report * num_chunks + chunks, mask=is_chunk, other=0), axis=0)
-    normalizer = best.to(tl.float64) + tl.log(mass.to(tl.float64) * 2.0**-MASS_BITS)
-    tl.store(normalizers + report, normalizer)
-    token_id = tl.load(tokens + tl.load(slots + report))
-    tl.store(logprobs + report, (tl.load(row_logits + token_id).to(tl.float64) - normalizer).to(tl.float32))
-    before = tl.load(num_before + report * num_chunks + chunks, mask=is_chunk, other=0)
-    tl.store(ranks + report, tl.sum(before, axis=0) + 1)
-    if BLOCK_GROUPS > 0:
-        num_top = tl.load(num_tops + report)
-        entries = tl.arange(0, BLOCK_GROUPS)
-        is_group = entries < tl.minimum(num_top, num_groups)
-        groups = tl.load(group_ids + report * tl.minimum(max_top, num_groups) + entries, mask=is_group, other=0)
-        ids = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        is_token = is_group[:, None] & (ids < num_drawable)
-        bits = ordered_bits(_raw_logits(row_logits, ids, is_token)).to(tl.int64)
-        # One number a token, the larger the earlier in the order.
-        keys = tl.where(is_token, (bits << 32) | (2147483647 - ids).to(tl.int64), -9223372036854775808)
-        keys = tl.reshape(keys, (BLOCK_GROUPS * GROUP,))
-        for place in range(num_top):
-            key = tl.max(keys, axis=0)
-            keys = tl.where(keys == key, -9223372036854775808, keys)
-            logprob = (value_of(key >> 32).to(tl.float64) - normalizer).to(tl.float32)
-            tl.store(top_ids + report * max_top + place, (2147483647 - (key & 0xFFFFFFFF)).to(tl.int32))
-            tl.store(top_logprobs + report * max_top + place, logprob)
+    if tl.abs(best) < float("inf"):
+        mass = tl.sum(tl.load(masses + report * num_chunks + chunks, mask=is_chunk, other=0), axis=0)
+        normalizer = best.to(tl.float64) + tl.log(mass.to(tl.float64) * 2.0**-MASS_BITS)
+        tl.store(normalizers + report, normalizer)
+        token_id = tl.load(tokens + tl.load(slots + report))
+        tl.store(logprobs + report, (tl.load(row_logits + token_id).to(tl.float64) - normalizer).to(tl.float32))
+        before = tl.load(num_before + report * num_chunks + chunks, mask=is_chunk, other=0)
+        tl.store(ranks + report, tl.sum(before, axis=0) + 1)
+        if BLOCK_GROUPS > 0:
+            num_top = tl.load(num_tops + report)
+            entries = tl.arange(0, BLOCK_GROUPS)
+            is_group = entries < tl.minimum(num_top, num_groups)
+            groups = tl.load(group_ids + report * tl.minimum(max_top, num_groups) + entries, mask=is_group, other=0)
+            ids = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+            is_token = is_group[:, None] & (ids < num_drawable)
+            bits = ordered_bits(_raw_logits(row_logits, ids, is_token)).to(tl.int64)
+            # One number a token, the larger the earlier in the order.
+            keys = tl.where(is_token, (bits << 32) | (2147483647 - ids).to(tl.int64), -9223372036854775808)
+            keys = tl.reshape(keys, (BLOCK_GROUPS * GROUP,))
+            for place in range(num_top):
+                key = tl.max(keys, axis=0)
+                keys = tl.where(keys == key, -9223372036854775808, keys)
+                logprob = (value_of(key >> 32).to(tl.float64) - normalizer).to(tl.float32)
+                tl.store(top_ids + report * max_top + place, (2147483647 - (key & 0xFFFFFFFF)).to(tl.int32))
+                tl.store(top_logprobs + report * max_top + place, logprob)
 
 
-def describe(
+def describe_tokens(
     logits: Tensor, num_drawable: int, bests: ChunkBests, tokens: Tensor, table: ReportTable, reports: Reports
 ) -> None:
     """Write the logprobs, ranks and best tokens that are asked for.

@@ -1,0 +1,242 @@
+"""The device's sampler gives what the host's gives, row by row, and the host waits for nothing before it collects."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pagewire.gpu_executor.devices.cpu import CpuDevice
+from pagewire.gpu_executor.host_limits import HostLimits
+from pagewire.gpu_executor.kernels.draws import OutputRows
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.kernels.triton.triton_sampling import TritonSampling
+from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
+from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
+from pagewire.gpu_executor.sampling.row_edits import TokenHistory
+from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.ipc.errors import EngineError
+from pagewire.ipc.sampling_params import Sampling
+from tests.support.quick_interpreter import language_patched_once
+
+VOCAB_SIZE = 307
+NUM_PADDING = 13
+HOST_OPS = ReferenceOps()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_interpreter():
+    with language_patched_once():
+        yield
+
+
+class DrawingOps(TritonSampling):
+    """The ops that draw, alone."""
+
+
+class WatchedDevice(CpuDevice):
+    """Counts copies."""
+
+    def __init__(self):
+        super().__init__(HostLimits())
+        self.num_uploads = self.num_downloads = self.num_awaited = 0
+
+    def upload(self, array):
+        self.num_uploads += 1
+        return super().upload(array)
+
+    def download(self, tensor):
+        self.num_downloads += 1
+        return Watched(super().download(tensor), self)
+
+
+class Watched:
+    def __init__(self, download, device):
+        self._download, self._device = download, device
+
+    def array(self):
+        self._device.num_awaited += 1
+        return self._download.array()
+
+
+class OutputLayer:
+    """A model whose logits are its hidden states."""
+
+    def compute_logits(self, hidden):
+        return hidden.clone()
+
+
+def draw(history=(1, 2, 3, 3, 310), num_prompt=2, child=0, num_draws=1, **options):
+    row_sampling = RowSampling.prepare(Sampling(**options), child, VOCAB_SIZE)
+    return Draw(row_sampling, TokenHistory(np.array(history, dtype=np.int32), num_prompt), num_draws)
+
+
+def logits(num_rows, seed=0):
+    rows = torch.full((num_rows, VOCAB_SIZE + NUM_PADDING), 50.0)  # padding that would win
+    rows[:, :VOCAB_SIZE] = torch.randn(num_rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)) * 3
+    return rows
+
+
+def begun(rows, draws, device=None):
+    return DeviceSampler(VOCAB_SIZE, DrawingOps(), device or CpuDevice(HostLimits())).begin(OutputLayer(), rows, draws)
+
+
+def sample(rows, draws):
+    return begun(rows, draws).collect()
+
+
+def on_the_host(rows, draws):
+    rows = rows[:, :VOCAB_SIZE].clone()
+    best_values, best_ids = rows.max(dim=-1)
+    kept = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
+    output = OutputRows(best_values.tolist(), best_ids.tolist(), rows[kept] if kept else None)
+    return Sampler(VOCAB_SIZE, HOST_OPS).sample(output, draws)
+
+
+def assert_same(ours, expected):
+    assert [(drawn.token_ids, drawn.error) for drawn in ours] == [(drawn.token_ids, drawn.error) for drawn in expected]
+    for drawn, host in zip(ours, expected, strict=True):
+        assert len(drawn.logprobs) == len(host.logprobs)
+        for report, host_report in zip(drawn.logprobs, host.logprobs, strict=True):
+            assert (report.token_id, report.rank) == (host_report.token_id, host_report.rank)
+            assert report.top_token_ids == host_report.top_token_ids
+            numbers = [report.logprob, *report.top_logprobs]
+            assert numbers == pytest.approx([host_report.logprob, *host_report.top_logprobs], rel=1e-6, abs=1e-6)
+
+
+MIXED = [
+    draw(temperature=0.0),
+    draw(temperature=0.0, allowed_token_ids=[4, 9, 200, 4], num_logprobs=3),
+    draw(temperature=1.0, seed=5, num_logprobs=2),
+    draw(temperature=0.7, seed=-5, top_p=0.8, num_logprobs=0),
+    draw(temperature=1.3, seed=6, top_k=7, min_p=0.05),
+    draw(temperature=1.0, seed=7, repetition_penalty=1.7, presence_penalty=0.5, num_logprobs=1),
+    draw(temperature=0.9, seed=8, num_draws=4, num_logprobs=2),
+    draw(temperature=0.0, logit_bias={3: 100.0, 308: 5.0}, min_tokens=4, end_token_ids=[3]),
+    draw(temperature=0.0, frequency_penalty=2.0),
+    draw(temperature=1.5, seed=9, bad_words_token_ids=[[5], [3, 310, 17]], top_p=0.9, child=3),
+]
+
+
+def test_rows_of_every_kind_get_what_the_host_draws():
+    rows = logits(len(MIXED))
+    assert_same(sample(rows, MIXED), on_the_host(rows, MIXED))
+
+
+def test_rows_give_the_same_bits_alone_and_in_another_order():
+    rows = logits(len(MIXED))
+    together = sample(rows, MIXED)
+    for i in (1, 5):
+        assert sample(rows[i : i + 1], [MIXED[i]]) == together[i : i + 1]
+    order = torch.randperm(len(MIXED), generator=torch.Generator().manual_seed(1)).tolist()
+    assert sample(rows[order], [MIXED[i] for i in order]) == [together[i] for i in order]
+
+
+def test_logits_of_a_captured_graph_are_taken_and_its_padding_rows_are_passed_over():
+    rows = logits(4)
+    rows[2:] = math.nan
+    sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
+    pending = sampler.begin(OutputLayer(), torch.empty(0), MIXED[:2], rows.clone())
+    assert_same(pending.collect(), on_the_host(rows[:2], MIXED[:2]))
+
+
+def test_next_step_finds_each_rows_first_token_on_the_device():
+    draws = [MIXED[0], MIXED[6], MIXED[2]]
+    pending = begun(logits(3), draws)
+    assert pending.token_ids.tolist() == [drawn.token_ids[0] for drawn in pending.collect()]
+
+
+def test_failed_row_leaves_a_token_of_the_vocabulary_for_the_next_step():
+    rows = logits(2)
+    rows[:, 306] = math.nan
+    pending = begun(rows, [draw(temperature=0.0), draw(temperature=1.0)])
+    assert all(0 <= token_id < VOCAB_SIZE for token_id in pending.token_ids.tolist())
+
+
+def test_one_copy_goes_each_way_and_nothing_is_awaited_before_it_is_collected():
+    device = WatchedDevice()
+    pending = begun(logits(len(MIXED)), MIXED, device)
+    assert (device.num_uploads, device.num_downloads, device.num_awaited) == (1, 1, 0)
+    pending.collect()
+    assert device.num_awaited == 1
+
+
+def test_greedy_rows_send_nothing():
+    device = WatchedDevice()
+    rows = logits(3)
+    history_is_not_asked_for = [Draw(MIXED[0].row_sampling, None)] * 3
+    drawn = begun(rows, history_is_not_asked_for, device).collect()
+    assert [row.token_ids for row in drawn] == rows[:, :VOCAB_SIZE].argmax(-1, keepdim=True).tolist()
+    assert (device.num_uploads, device.num_downloads) == (0, 1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_row_without_a_token_left_fails_alone(temperature):
+    empty = draw(temperature=temperature, allowed_token_ids=[5], bad_words_token_ids=[[5]], num_logprobs=1)
+    rows = logits(3)
+    draws = [MIXED[0], empty, MIXED[2]]
+    drawn = sample(rows, draws)
+    assert drawn[1].error.kind == "InvalidRequest"
+    assert_same(drawn, on_the_host(rows, draws))
+
+
+def test_rows_of_nan_or_infinite_logits_fail_alone():
+    draws = [
+        draw(temperature=1.0, allowed_token_ids=[1, 2], num_logprobs=1),  # the NaN is masked, the row is broken
+        draw(temperature=1.0, top_k=5, top_p=0.5, num_draws=3),
+        draw(temperature=0.0),
+        MIXED[2],
+    ]
+    rows = logits(4)
+    rows[0, 100] = rows[1, 0] = math.nan
+    rows[2, 5] = math.inf
+    drawn = sample(rows, draws)
+    assert [row.error.kind if row.error else None for row in drawn] == ["EngineError"] * 3 + [None]
+    assert_same(drawn, on_the_host(rows, draws))
+
+
+@pytest.mark.parametrize("num_logprobs", [-1, 150])
+def test_more_alternatives_than_a_kernel_gives_are_sorted(num_logprobs):
+    draws = [draw(temperature=1.0, seed=1, num_draws=2, num_logprobs=num_logprobs), MIXED[2]]
+    rows = logits(2)
+    rows[0, :VOCAB_SIZE] = rows[0, :VOCAB_SIZE].round()
+    device = WatchedDevice()
+    pending = begun(rows, draws, device)
+    assert device.num_awaited == 0
+    assert_same(pending.collect(), on_the_host(rows, draws))
+
+
+@pytest.mark.parametrize("num_top", [0, 3, -1])
+def test_prompt_logprobs_are_those_of_the_host(num_top):
+    rows = logits(3).to(torch.float16)
+    sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
+    ours = sampler.prompt_logprobs(rows, [3, 306, 0], num_top)
+    expected = Sampler(VOCAB_SIZE, HOST_OPS).prompt_logprobs(rows, [3, 306, 0], num_top)
+    assert [(one.token_id, one.rank, one.top_token_ids) for one in ours] == [
+        (one.token_id, one.rank, one.top_token_ids) for one in expected
+    ]
+    for one, other in zip(ours, expected, strict=True):
+        assert [one.logprob, *one.top_logprobs] == pytest.approx([other.logprob, *other.top_logprobs], rel=1e-6)
+
+
+def test_prompt_logprobs_of_broken_logits_are_refused():
+    rows = logits(2)
+    rows[1, 7] = math.nan
+    sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
+    with pytest.raises(EngineError, match="not finite"):
+        sampler.prompt_logprobs(rows, [3, 4], 1)
+
+
+def test_draws_follow_the_target_distribution():
+    sampler = DeviceSampler(5, DrawingOps(), CpuDevice(HostLimits()))
+    num_draws = 40
+    row_sampling = RowSampling.prepare(Sampling(temperature=1.0, seed=17, top_k=3), 0, 5)
+    one_row = Draw(row_sampling, TokenHistory(np.array([1], dtype=np.int32), 1), num_draws)
+    row = torch.tensor([[0.4, 0.3, 0.15, 0.1, 0.05]]).log()
+    (drawn,) = sampler.begin(OutputLayer(), row, [one_row]).collect()
+    counts = np.bincount(drawn.token_ids, minlength=5)
+    expected = np.array([0.4, 0.3, 0.15]) / 0.85 * num_draws
+    assert counts[3:].sum() == 0
+    assert (((counts[:3] - expected) ** 2) / expected).sum() < 13.8  # the 99.9 % point at 2 degrees of freedom
