@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import triton.language as tl
@@ -29,3 +30,18 @@ def language_patched_once() -> Iterator[None]:
         yield
     for scope in reversed(scopes):
         scope.restore()
+
+
+def multiply_rows_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `tl.dot` give a row the same bits wherever in its tile it lies, as matrix units do.
+
+    The interpreter takes numpy's product, whose loops treat the rows at a matrix's edge in another way.
+    """
+
+    # Handles of the interpreter, which is untyped.
+    def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        left, right = (operand.data.astype(d.data.dtype) for operand in (a, b))
+        products = left[:, :, None] * right[None, :, :]
+        return interpreter.TensorHandle(products.sum(axis=1) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
