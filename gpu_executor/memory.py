@@ -126,19 +126,9 @@ def size_pool(
     share = cache.gpu_memory_utilization
     asked = _asked_blocks(cache, block_bytes)
     if asked is None:
-        by_total = int(share * memory.total_bytes) - use.total
-        by_free = int((free_share or share) * memory.free_bytes) - use.spoken_for
-        room, limit = min((by_total, "--gpu-memory-utilization"), (by_free, "free memory"))
-        num_blocks = room // block_bytes
+        num_blocks, limit = _blocks_that_fit(share, free_share or share, memory, use, block_bytes)
         if num_blocks > max_blocks:
             num_blocks, limit = max_blocks, "--max-num-seqs x --max-model-len"
-        if num_blocks < 1:
-            raise MachineError(
-                f"No KV block fits: {share:g} of {_gib(memory.total_bytes)} {memory.source}, of which "
-                f"{_gib(memory.free_bytes)} are free, must hold {use.describe()} and a block of {_mib(block_bytes)}. "
-                "Raise --gpu-memory-utilization, lower --max-num-batched-tokens or --max-num-seqs, serve a smaller "
-                "model, or free memory."
-            )
     else:
         num_blocks, limit = asked
         if num_blocks * block_bytes > memory.free_bytes - use.spoken_for:
@@ -161,6 +151,24 @@ def size_pool(
         num_blocks=num_blocks,
         limit=limit,
     )
+
+
+def _blocks_that_fit(
+    share: float, free_share: float, memory: DeviceMemory, use: MemoryUse, block_bytes: int
+) -> tuple[int, str]:
+    """Return how many blocks fit, and what keeps more of them out."""
+    by_total = int(share * memory.total_bytes) - use.total
+    by_free = int(free_share * memory.free_bytes) - use.spoken_for
+    room, limit = min((by_total, "--gpu-memory-utilization"), (by_free, "free memory"))
+    num_blocks = room // block_bytes
+    if num_blocks < 1:
+        raise MachineError(
+            f"No KV block fits: {share:g} of {_gib(memory.total_bytes)} {memory.source}, of which "
+            f"{_gib(memory.free_bytes)} are free, must hold {use.describe()} and a block of {_mib(block_bytes)}. "
+            "Raise --gpu-memory-utilization, lower --max-num-batched-tokens or --max-num-seqs, serve a smaller model, "
+            "or free memory."
+        )
+    return num_blocks, limit
 
 
 def _asked_blocks(cache: CacheConfig, block_bytes: int) -> tuple[int, str] | None:

@@ -105,6 +105,7 @@ def test_an_instruction_set_that_is_not_there_is_refused_with_those_that_are() -
         ("cpu", {"attention_backend": "flashinfer"}, r"--attention-backend flashinfer belongs .*--device cuda"),
         ("reference", {"device": GPU, "attention_backend": "flash_attn"}, r"--attention-backend flash_attn belongs"),
         ("triton", {"attention_backend": "flashinfer"}, r"--attention-backend flashinfer needs a GPU"),
+        ("auto", {"device": GPU, "attention_backend": "flashinfer"}, r"--attention-backend flashinfer: .*leave it out"),
         (
             "triton",
             {"device": GPU, "attention_backend": "flash_attn", "is_batch_invariant": True},
