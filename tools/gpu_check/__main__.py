@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pagewire.ipc.errors import ConfigError
-from tools.gpu_check.parts import PARTS, Part, run_all, run_part
+from tools.gpu_check.parts import PARTS, SKIPPED, Part, SkipPart, run_all, run_part
 from tools.gpu_check.records import AnyRecord, Check, PartEnd
 from tools.gpu_check.report import markdown
 from tools.gpu_check.setting import make_setting
@@ -32,7 +32,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.part is not None:
         part = next(part for part in PARTS if part.name == arguments.part)
-        run_part(part, make_setting(arguments.device, arguments.directory), arguments.records)
+        try:
+            run_part(part, make_setting(arguments.device, arguments.directory), arguments.records)
+        except SkipPart as exc:
+            sys.stderr.write(f"{exc}\n")
+            return SKIPPED
         return 0
     if arguments.device == "cuda" and (reason := _why_no_gpu()) is not None:
         sys.stderr.write(f"gpu_check: {reason}\n")

@@ -9,24 +9,21 @@ import torch
 
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.offline import make_prompts
+from tools.gpu_check.parts import SkipPart
 from tools.gpu_check.records import GenerateRun
 from tools.gpu_check.setting import Setting
-
-
-class NotInstalled(Exception):
-    """transformers is missing: the comparison is skipped."""
 
 
 def run(setting: Setting) -> Iterator[GenerateRun]:
     """The part of the check.
 
     Raises:
-        NotInstalled: transformers is missing.
+        SkipPart: transformers is missing.
     """
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError as exc:
-        raise NotInstalled(f"transformers can't be imported ({exc}); pip install transformers") from exc
+        raise SkipPart(f"transformers can't be imported ({exc}); pip install transformers") from exc
     directory = write_checkpoint(setting.model, setting.directory / "checkpoint")
     dtype = torch.float32 if setting.is_tiny else torch.bfloat16
     torch.set_default_dtype(dtype)

@@ -16,6 +16,13 @@ from tools.gpu_check.setting import Setting
 _LEAST_S = 8.0  # a part that has less left is not begun
 _KEPT_CHARACTERS = 300
 
+SKIPPED = 3
+"""Exit code of a part's process that can't do anything here, and that this is no fault."""
+
+
+class SkipPart(Exception):
+    """A part lacks something that a machine need not have; the text says what."""
+
 
 class Part(NamedTuple):
     """One part.
@@ -100,6 +107,8 @@ def _run_process(part: Part, command: list[str], limit_s: float, clock: Callable
         )
     if process.returncode == 0:
         return PartEnd(part=part.name, outcome="done", seconds=clock() - started)
-    sys.stderr.write(errors)
     lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
+    if process.returncode == SKIPPED:
+        return PartEnd(part=part.name, outcome="skipped", seconds=clock() - started, reason=lines[-1])
+    sys.stderr.write(errors)
     return PartEnd(part=part.name, outcome="failed", seconds=clock() - started, reason=lines[-1][:_KEPT_CHARACTERS])

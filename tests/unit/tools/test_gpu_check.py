@@ -18,13 +18,14 @@ from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.ipc.outputs import StepStats
+from tools.gpu_check import hugging_face
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.correctness import Case, OpCases, check, relative_error
 from tools.gpu_check.correctness_draws import draw_checks
 from tools.gpu_check.offline import Sample, decode_window, percentile
 from tools.gpu_check.op_rates import OpRates
-from tools.gpu_check.parts import PARTS, Part, run_all, run_part
+from tools.gpu_check.parts import PARTS, Part, SkipPart, run_all, run_part
 from tools.gpu_check.records import (
     AnyRecord,
     Ceiling,
@@ -92,6 +93,16 @@ class TestParts:
     def test_without_time_left_a_part_is_not_begun(self, tmp_path: Path):
         [ended] = self.run(tmp_path, [Part("late", "", 30.0)], {"late": "raise SystemExit(1)"}, budget_s=1.0)
         assert ended.outcome == "skipped"
+
+    def test_a_part_that_lacks_what_need_not_be_there_is_skipped(self, tmp_path: Path):
+        code = "import sys; sys.stderr.write('transformers is missing\\n'); raise SystemExit(3)"
+        [ended] = self.run(tmp_path, [Part("other", "", 30.0)], {"other": code})
+        assert (ended.outcome, ended.reason) == ("skipped", "transformers is missing")
+
+    def test_without_transformers_its_part_says_so(self, setting: Setting, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(SkipPart, match="pip install transformers"):
+            list(hugging_face.run(setting))
 
     def test_every_part_has_a_function(self):
         for part in PARTS:
