@@ -7,9 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from pagewire.checkpoint.model_config import LayerKind
+from pagewire.gpu_executor.kernels.reference.kv_cache import round_to_8_bits
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
+from tests.support.paged_requests import PagedRequests, reference_attention
 
 # query heads, KV heads, head_dim: grouped, multi-head, one KV head for many, groups that don't divide a tile.
 HEADS = [(4, 2, 16), (9, 3, 64), (3, 3, 6), (14, 2, 24), (20, 1, 40)]
@@ -115,3 +117,39 @@ def test_window_ends_exactly_before_the_last_of_its_keys(window: int) -> None:
     plain, beyond, within = outputs
     assert torch.equal(plain, beyond)
     assert not torch.equal(plain, within)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_8_bit_keys_and_values_are_multiplied_by_their_scales(kv_dtype: torch.dtype) -> None:
+    key_scale, value_scale = 0.03, 1.7
+    requests = PagedRequests([70], (4, 2, 32), kv_dtype=kv_dtype, scales=(key_scale, value_scale))
+    query, cache, step = requests.step([(0, 60, 10)])
+    for rows, scale in ((requests.keys, key_scale), (requests.values, value_scale)):
+        rows[0] = round_to_8_bits(rows[0], kv_dtype, scale).float() * scale
+    output = reference_attention(query, cache, step, scale=requests.scale, window=None, cap=None)
+    torch.testing.assert_close(output, _dense(requests, None)[60:].float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cap", [0.3, 5.0, 1000.0])
+def test_soft_cap_bounds_the_scaled_logits(cap: float) -> None:
+    requests = PagedRequests([70], (4, 2, 32))
+    query, cache, step = requests.step([(0, 0, 70)])
+    output = reference_attention(query, cache, step, scale=requests.scale, window=None, cap=cap)
+    torch.testing.assert_close(output, _dense(requests, cap).float(), atol=1e-5, rtol=1e-5)
+    if cap < 1000:
+        uncapped = reference_attention(query, cache, step, scale=requests.scale, window=None, cap=None)
+        assert not torch.allclose(output, uncapped, atol=1e-3)
+
+
+def _dense(requests: PagedRequests, cap: float | None) -> torch.Tensor:
+    """Return the attention of the first request, written out in float64."""
+    query, key, value = (
+        rows[0].double().transpose(0, 1) for rows in (requests.queries, requests.keys, requests.values)
+    )
+    group = len(query) // len(key)
+    key, value = key.repeat_interleave(group, dim=0), value.repeat_interleave(group, dim=0)
+    logits = query @ key.transpose(1, 2) * requests.scale
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    hidden = torch.ones(logits.shape[1:], dtype=torch.bool).triu(1)
+    return (logits.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ value).transpose(0, 1)
