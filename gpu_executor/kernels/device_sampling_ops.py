@@ -1,6 +1,6 @@
 """The ops of a backend that draws on the device: each launches its work and returns, none waits.
 
-Rows of logits, [num_rows, at least num_drawable] float32 with a contiguous last dimension, are drawn from in this
+Rows of logits, [num_rows, at least num_drawable] float32, contiguous, are drawn from in this
 order: `find_best_tokens`; for rows with edits `penalize` and `update_best_tokens`; `settle`; for rows that are left to
 chance `draw_tokens`; `describe_tokens`. What a row gets depends on the row alone.
 """

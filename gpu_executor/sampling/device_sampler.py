@@ -60,7 +60,7 @@ class DeviceSampler:
             logits = model.compute_logits(hidden)
         assert logits.dtype == torch.float32, f"logits are float32, not {logits.dtype}"
         logits = logits[: len(draws)].contiguous()
-        step = _Step.of(draws, self._vocab_size, logits.stride(0), self._ops.max_described_top)
+        step = _Step.of(draws, self._vocab_size, logits.shape[1], self._ops.max_described_top)
         tables = _Tables.upload(step, self._device)
         results = PackedResults(step.sections(), self._device.torch_device)
         tokens, states, *reports = results.tensors

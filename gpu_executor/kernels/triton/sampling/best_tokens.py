@@ -14,7 +14,7 @@ from torch import Tensor
 from ...device_draws import ChunkBests
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import BEST_TOKENS
-from .scores import CHUNK, GROUP, num_chunks, num_groups
+from .scores import CHUNK, GROUP, load_logits, num_chunks, num_groups
 
 
 @triton.jit(do_not_specialize=["num_drawable"])
@@ -37,7 +37,7 @@ def best_tokens_kernel(
     if HAS_ROW_IDS:
         row = tl.load(row_ids + row).to(tl.int64)
     tokens = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = tl.load(logits + row * row_stride + tokens, mask=tokens < num_drawable, other=-float("inf"))
+    x = load_logits(logits + row * row_stride, tokens, row_stride, num_drawable)
     x = tl.where(x != x, float("inf"), x)  # no finite logit hides a NaN then
     best = tl.max(x, axis=0)
     place = row * tl.num_programs(0) + chunk
@@ -54,7 +54,7 @@ def find_best_tokens(logits: Tensor, num_drawable: int, *, with_groups: bool) ->
     """Find the best token of each chunk of each row.
 
     Args:
-        logits: [num_rows, at least num_drawable] float32, the last dimension contiguous.
+        logits: [num_rows, at least num_drawable] float32, contiguous.
         num_drawable: ids that count.
         with_groups: whether the groups' largest logits are wanted.
     """
@@ -97,7 +97,7 @@ def _launch(logits: Tensor, num_drawable: int, row_ids: Tensor | None, bests: Ch
         bests.values,
         bests.ids,
         bests.group_max if has_groups else bests.values,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         **_constants(has_row_ids=row_ids is not None, has_groups=has_groups),
         num_warps=row.num_warps,

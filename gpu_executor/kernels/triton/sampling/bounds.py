@@ -13,7 +13,7 @@ from torch import Tensor
 from ...device_draws import OK, ChunkBests, DrawTable
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import BOUNDS
-from .scores import GROUP, ordered_bits, scores_of, value_of
+from .scores import GROUP, load_logits, ordered_bits, scores_of, value_of
 from .top_groups import find_top_groups
 
 _EVERY_ID = tl.constexpr(2147483647)
@@ -27,6 +27,7 @@ def _load_bits(
     first: tl.tensor,
     count: tl.tensor,
     temperature: tl.tensor,
+    row_stride: tl.tensor,
     num_drawable: tl.tensor,
     BLOCK_GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -36,7 +37,7 @@ def _load_bits(
     groups = tl.load(group_ids + entries, mask=entries < count, other=0)
     tokens = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     is_token = (entries < count)[:, None] & (tokens < num_drawable)
-    x = tl.load(logits + tokens, mask=is_token, other=0.0)
+    x = load_logits(logits, tokens, row_stride, num_drawable)
     bits = tl.where(is_token, ordered_bits(scores_of(x, temperature)), -2147483648)
     return tl.reshape(tokens, (BLOCK_GROUPS * GROUP,)), tl.reshape(bits, (BLOCK_GROUPS * GROUP,))
 
@@ -49,6 +50,7 @@ def _top_k_bound(
     count: tl.tensor,
     best_score: tl.tensor,
     temperature: tl.tensor,
+    row_stride: tl.tensor,
     num_drawable: tl.tensor,
     BLOCK_GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -58,7 +60,7 @@ def _top_k_bound(
 
     The score is found by bisection, then the id by another one among the tokens of that score.
     """
-    ids, bits = _load_bits(logits, group_ids, 0, count, temperature, num_drawable, BLOCK_GROUPS, GROUP)
+    ids, bits = _load_bits(logits, group_ids, 0, count, temperature, row_stride, num_drawable, BLOCK_GROUPS, GROUP)
     low = tl.full((), -2147483647, tl.int64)
     high = ordered_bits(best_score).to(tl.int64)
     while low < high:
@@ -66,14 +68,18 @@ def _top_k_bound(
         num_found = tl.sum((bits >= middle).to(tl.int32), axis=0)
         if not IS_ONE_TILE:
             for first in range(BLOCK_GROUPS, count, BLOCK_GROUPS):
-                _, more = _load_bits(logits, group_ids, first, count, temperature, num_drawable, BLOCK_GROUPS, GROUP)
+                _, more = _load_bits(
+                    logits, group_ids, first, count, temperature, row_stride, num_drawable, BLOCK_GROUPS, GROUP
+                )
                 num_found += tl.sum((more >= middle).to(tl.int32), axis=0)
         low = tl.where(num_found >= k, middle, low)
         high = tl.where(num_found >= k, high, middle - 1)
     num_before = tl.sum((bits > low).to(tl.int32), axis=0)
     if not IS_ONE_TILE:
         for first in range(BLOCK_GROUPS, count, BLOCK_GROUPS):
-            _, more = _load_bits(logits, group_ids, first, count, temperature, num_drawable, BLOCK_GROUPS, GROUP)
+            _, more = _load_bits(
+                logits, group_ids, first, count, temperature, row_stride, num_drawable, BLOCK_GROUPS, GROUP
+            )
             num_before += tl.sum((more > low).to(tl.int32), axis=0)
     low_id = tl.full((), 0, tl.int32)
     high_id = num_drawable - 1
@@ -83,7 +89,7 @@ def _top_k_bound(
         if not IS_ONE_TILE:
             for first in range(BLOCK_GROUPS, count, BLOCK_GROUPS):
                 more_ids, more = _load_bits(
-                    logits, group_ids, first, count, temperature, num_drawable, BLOCK_GROUPS, GROUP
+                    logits, group_ids, first, count, temperature, row_stride, num_drawable, BLOCK_GROUPS, GROUP
                 )
                 num_found += tl.sum(((more == low) & (more_ids <= middle_id)).to(tl.int32), axis=0)
         is_enough = num_before + num_found >= k
@@ -135,6 +141,7 @@ def bounds_kernel(
                     tl.minimum(k, num_groups),
                     best_score,
                     temperature,
+                    row_stride,
                     num_drawable,
                     BLOCK_GROUPS,
                     GROUP,
@@ -184,7 +191,7 @@ def find_bounds(
         group_ids,
         scores,
         ids,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         num_top_k,
         groups,

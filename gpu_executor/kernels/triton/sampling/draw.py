@@ -15,7 +15,7 @@ from ...device_draws import ChunkBests, DrawTable
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import CHOOSE, ESTIMATE
 from .noise import LARGEST_GAP, SLACK, estimate_noise, exact_noise, noise_words
-from .scores import CHUNK, is_up_to, num_chunks, scores_of
+from .scores import CHUNK, is_up_to, load_logits, num_chunks, scores_of
 
 
 @triton.jit
@@ -24,6 +24,7 @@ def better_of_tile(
     best_id: tl.tensor,
     logits: tl.tensor,
     first_id: tl.tensor,
+    row_stride: tl.tensor,
     num_drawable: tl.tensor,
     temperature: tl.tensor,
     seed: tl.tensor,
@@ -38,8 +39,7 @@ def better_of_tile(
     Exact noise is made only if the estimate says that one of them may be the better.
     """
     tokens = first_id + tl.arange(0, TILE)
-    x = tl.load(logits + tokens, mask=tokens < num_drawable, other=-float("inf"))
-    scores = scores_of(x, temperature)
+    scores = scores_of(load_logits(logits, tokens, row_stride, num_drawable), temperature)
     words = noise_words(seed, position, child, first_id, TILE)
     is_candidate = (tokens < num_drawable) & is_up_to(scores, tokens, bound_score, bound_id)
     estimate = tl.max(tl.where(is_candidate, scores + estimate_noise(words), -float("inf")), axis=0)
@@ -90,7 +90,7 @@ def estimate_kernel(
         child = tl.load(children + draw)
         for first_id in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, num_drawable), TILE):
             tokens = first_id + tl.arange(0, TILE)
-            x = tl.load(logits + row * row_stride + tokens, mask=tokens < num_drawable, other=-float("inf"))
+            x = load_logits(logits + row * row_stride, tokens, row_stride, num_drawable)
             scores = scores_of(x, temperature)
             noise = estimate_noise(noise_words(seed, position, child, first_id, TILE))
             is_candidate = (tokens < num_drawable) & is_up_to(scores, tokens, bound_score, bound_id)
@@ -143,6 +143,7 @@ def choose_kernel(
                 best_id,
                 logits + row * row_stride,
                 first_id,
+                row_stride,
                 num_drawable,
                 temperature,
                 seed,
@@ -189,7 +190,7 @@ def draw_up_to(
         *keys,
         table.children,
         estimates,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         CHUNK=CHUNK,
         **row.constants,
@@ -204,7 +205,7 @@ def draw_up_to(
         table.children,
         estimates,
         tokens,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         chunks,
         CHUNK=CHUNK,

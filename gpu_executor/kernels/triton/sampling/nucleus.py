@@ -22,17 +22,21 @@ from ...device_draws import ChunkBests, DrawTable
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import MASS_BEFORE, REDRAW
 from .draw import better_of_tile
-from .scores import CHUNK, is_up_to, mass_bits, masses_of, num_chunks, scores_of
+from .scores import CHUNK, is_up_to, load_logits, mass_bits, masses_of, num_chunks, scores_of
 
 
 @triton.jit
 def _chunk_scores(
-    logits: tl.tensor, chunk: tl.tensor, temperature: tl.tensor, num_drawable: tl.tensor, CHUNK: tl.constexpr
+    logits: tl.tensor,
+    chunk: tl.tensor,
+    temperature: tl.tensor,
+    row_stride: tl.tensor,
+    num_drawable: tl.tensor,
+    CHUNK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """Return ids and scores of one chunk; what lies beyond the row is -inf."""
     tokens = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = tl.load(logits + tokens, mask=tokens < num_drawable, other=-float("inf"))
-    return tokens, scores_of(x, temperature)
+    return tokens, scores_of(load_logits(logits, tokens, row_stride, num_drawable), temperature)
 
 
 @triton.jit(do_not_specialize=["num_drawable"])
@@ -68,7 +72,7 @@ def mass_before_kernel(
         drawn_id = tl.load(tokens + tl.load(slots + draw)).to(tl.int32)
         drawn_score = scores_of(tl.load(logits + row * row_stride + drawn_id), temperature)
         best_score = scores_of(tl.load(best_values + row), temperature)
-        ids, scores = _chunk_scores(logits + row * row_stride, chunk, temperature, num_drawable, CHUNK)
+        ids, scores = _chunk_scores(logits + row * row_stride, chunk, temperature, row_stride, num_drawable, CHUNK)
         is_head = is_up_to(scores, ids, bound_score, tl.load(bound_ids + owner))
         masses = masses_of(scores, best_score, is_head, MASS_BITS)
         total = tl.sum(masses, axis=0)
@@ -133,6 +137,7 @@ def redraw_kernel(
                             drawn_id,
                             row_logits,
                             first_id,
+                            row_stride,
                             num_drawable,
                             temperature,
                             seed,
@@ -147,7 +152,7 @@ def redraw_kernel(
             for chunk in range(num_chunks):
                 chunk_best = scores_of(tl.load(chunk_values + row * num_chunks + chunk), temperature)
                 if chunk_best >= drawn_score:
-                    ids, scores = _chunk_scores(row_logits, chunk, temperature, num_drawable, CHUNK)
+                    ids, scores = _chunk_scores(row_logits, chunk, temperature, row_stride, num_drawable, CHUNK)
                     is_before = is_up_to(scores, ids, drawn_score, drawn_id - 1)
                     before += tl.sum(masses_of(scores, best_score, is_before, MASS_BITS), axis=0)
         tl.store(tokens + slot, drawn_id.to(tl.int64))
@@ -185,7 +190,7 @@ def keep_to_nucleus(
         tokens,
         totals,
         befores,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         CHUNK=CHUNK,
         MASS_BITS=mass_bits(num_drawable),
@@ -204,7 +209,7 @@ def keep_to_nucleus(
         tokens,
         totals,
         befores,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         chunks,
         CHUNK=CHUNK,

@@ -116,7 +116,7 @@ def penalize(logits: Tensor, num_drawable: int, table: PenaltyTable) -> None:
             table.frequencies,
             table.presences,
             counts,
-            logits.stride(0),
+            logits.shape[1],
             num_drawable,
             first_row,
             **row.constants,

@@ -36,6 +36,17 @@ def mass_bits(num_drawable: int) -> int:
 
 
 @triton.jit
+def load_logits(row_logits: tl.tensor, ids: tl.tensor, row_stride: tl.tensor, num_drawable: tl.tensor) -> tl.tensor:
+    """Return the logits of some tokens of a row; those that can't be drawn are -inf.
+
+    All that the row has is read, its padding too: a row's length is a multiple of 16 in most models, so that a thread
+    reads 16 bytes at once; the number of drawable tokens seldom is.
+    """
+    x = tl.load(row_logits + ids, mask=ids < row_stride, other=-float("inf"))
+    return tl.where(ids < num_drawable, x, -float("inf"))
+
+
+@triton.jit
 def scores_of(logits: tl.tensor, temperature: tl.tensor) -> tl.tensor:
     """Return logits / temperature, rounded to the nearest, without negative zeros: they equal zero, but not in bits."""
     scores = tl.div_rn(logits, temperature)

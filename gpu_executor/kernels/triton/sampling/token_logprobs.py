@@ -14,13 +14,13 @@ from torch import Tensor
 from ...device_draws import ChunkBests, Reports, ReportTable
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import DESCRIBE_CHUNKS, DESCRIBE_ROWS
-from .scores import CHUNK, GROUP, mass_bits, masses_of, num_chunks, ordered_bits, value_of
+from .scores import CHUNK, GROUP, load_logits, mass_bits, masses_of, num_chunks, ordered_bits, value_of
 from .top_groups import find_top_groups
 
 
 @triton.jit
-def _raw_logits(logits: tl.tensor, ids: tl.tensor, mask: tl.tensor) -> tl.tensor:
-    x = tl.load(logits + ids, mask=mask, other=-float("inf"))
+def _raw_logits(row_logits: tl.tensor, ids: tl.tensor, row_stride: tl.tensor, num_drawable: tl.tensor) -> tl.tensor:
+    x = load_logits(row_logits, ids, row_stride, num_drawable)
     return tl.where(x == 0.0, 0.0, x)  # no negative zeros: see scores_of
 
 
@@ -52,7 +52,7 @@ def describe_chunks_kernel(
         token_id = tl.load(tokens + tl.load(slots + report)).to(tl.int32)
         value = tl.load(row_logits + token_id)
         ids = chunk * CHUNK + tl.arange(0, CHUNK)
-        x = _raw_logits(row_logits, ids, ids < num_drawable)
+        x = _raw_logits(row_logits, ids, row_stride, num_drawable)
         mass = tl.sum(masses_of(x, best, ids < num_drawable, MASS_BITS), axis=0)
         is_before = (x > value) | ((x == value) & (ids < token_id))
         tl.store(masses + report * num_chunks + chunk, mass)
@@ -107,7 +107,7 @@ def describe_rows_kernel(
             groups = tl.load(group_ids + report * tl.minimum(max_top, num_groups) + entries, mask=is_group, other=0)
             ids = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
             is_token = is_group[:, None] & (ids < num_drawable)
-            bits = ordered_bits(_raw_logits(row_logits, ids, is_token)).to(tl.int64)
+            bits = ordered_bits(_raw_logits(row_logits, ids, row_stride, num_drawable)).to(tl.int64)
             # One number a token, the larger the earlier in the order.
             keys = tl.where(is_token, (bits << 32) | (2147483647 - ids).to(tl.int64), -9223372036854775808)
             keys = tl.reshape(keys, (BLOCK_GROUPS * GROUP,))
@@ -145,7 +145,7 @@ def describe_tokens(
         tokens,
         masses,
         num_before,
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         CHUNK=CHUNK,
         **constants,
@@ -169,7 +169,7 @@ def describe_tokens(
         num_before,
         group_ids,
         *(reports.normalizers, reports.logprobs, reports.ranks, reports.top_ids, reports.top_logprobs),
-        logits.stride(0),
+        logits.shape[1],
         num_drawable,
         chunks,
         groups,
