@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import cast
 
@@ -15,7 +16,7 @@ from pagewire.gpu_executor.kernels.draws import OutputRows
 from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.models.base import Model
-from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
+from pagewire.gpu_executor.sampling.draw import Draw, Drawn, RowSampling
 from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.ipc.sampling_params import Sampling
@@ -24,6 +25,7 @@ from tools.gpu_check.setting import Setting
 
 # Two tokens whose noisy logits differ by less than the last bit of a logarithm may change places: in one row of 32.
 _NEAR_TIES = 0.04
+_LOGPROB_ERROR = 1e-4  # of sums of 128,000 exponentials in float32
 
 _MIXES: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
@@ -35,7 +37,7 @@ _MIXES: dict[str, dict[str, object]] = {
 
 
 def draw_checks(ops: Ops, setting: Setting) -> Iterator[Check]:
-    """Yield a check for each kind of parameters; the error is the share of rows with another token."""
+    """Yield a check for each kind of parameters; the error is the share of rows with other tokens or logprobs."""
     num_rows = 3 if setting.is_tiny else 32
     vocab_size = setting.model.vocab_size
     generator = torch.Generator().manual_seed(3)
@@ -72,5 +74,20 @@ def _different(ops: Ops, setting: Setting, logits: torch.Tensor, draws: list[Dra
     sampler = DeviceSampler(vocab_size, ops, device)
     drawn = sampler.begin(cast("Model", None), on_device, draws, logits=on_device).collect()
     pairs = list(zip(drawn, expected, strict=True))
-    num_different = sum(one.error is not None or one.token_ids != other.token_ids for one, other in pairs)
-    return num_different / len(pairs)
+    return sum(not is_same(one, other) for one, other in pairs) / len(pairs)
+
+
+def is_same(drawn: Drawn, expected: Drawn) -> bool:
+    """Tell whether a row got the expected tokens, and logprobs that differ in their last bits at most."""
+    if drawn.error is not None or drawn.token_ids != expected.token_ids:
+        return False
+    return len(drawn.logprobs) == len(expected.logprobs) and all(
+        (one.token_id, one.rank, one.top_token_ids) == (other.token_id, other.rank, other.top_token_ids)
+        and _are_close(one.logprob, other.logprob)
+        and all(map(_are_close, one.top_logprobs, other.top_logprobs))
+        for one, other in zip(drawn.logprobs, expected.logprobs, strict=True)
+    )
+
+
+def _are_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, abs_tol=_LOGPROB_ERROR)

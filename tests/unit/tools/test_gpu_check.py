@@ -17,12 +17,14 @@ from pagewire.frontend.tokenizer.tokenizer import load_tokenizer
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
-from pagewire.ipc.outputs import StepStats
+from pagewire.gpu_executor.sampling.draw import Drawn
+from pagewire.ipc.errors import EngineError
+from pagewire.ipc.outputs import StepStats, TokenLogprobs
 from tools.gpu_check import hugging_face
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.correctness import Case, OpCases, check, relative_error
-from tools.gpu_check.correctness_draws import draw_checks
+from tools.gpu_check.correctness_draws import draw_checks, is_same
 from tools.gpu_check.offline import Sample, decode_window, percentile
 from tools.gpu_check.op_rates import OpRates
 from tools.gpu_check.parts import PARTS, Part, SkipPart, run_all, run_part
@@ -311,6 +313,21 @@ def test_a_trial_on_a_cpu_runs_the_engine_and_writes_both_files(tmp_path: Path, 
     report = output.with_suffix(".md").read_text(encoding="utf-8")
     assert "### Offline" in report
     assert report in capsys.readouterr().out
+
+
+def test_rows_are_the_same_by_tokens_ranks_and_nearly_logprobs():
+    right = Drawn([7], [TokenLogprobs(7, -1.5, 2, [3, 7], [-0.5, -1.5])])
+    assert is_same(right, right)
+    assert is_same(Drawn([7], [TokenLogprobs(7, -1.50001, 2, [3, 7], [-0.5, -1.50001])]), right)
+    for wrong in (
+        Drawn([8], right.logprobs),
+        Drawn([7]),
+        Drawn([7], [TokenLogprobs(7, -1.51, 2, [3, 7], [-0.5, -1.5])]),
+        Drawn([7], [TokenLogprobs(7, -1.5, 3, [3, 7], [-0.5, -1.5])]),
+        Drawn([7], [TokenLogprobs(7, -1.5, 2, [3, 7], [-0.6, -1.5])]),
+        Drawn(error=EngineError("not finite").to_info()),
+    ):
+        assert not is_same(wrong, right)
 
 
 @pytest.mark.slow
