@@ -105,6 +105,10 @@ def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
     # Kernels with threads of their own leave torch little to do. For the reference ops: torch's own number is what
     # OMP_NUM_THREADS or the machine says; a control group's quota it does not know.
     torch.set_num_threads(1 if ops.has_own_threads else options.cpu_threads or min(torch.get_num_threads(), num_cpus))
+    if device.is_asynchronous:
+        # Long products are cut along their sums, and the parts added up: in float32, as everywhere here.
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     logger.info("kernels: %s on %s", ops.describe(), device.name)
     weight_dtype = resolve_dtype(options.dtype, model, torch_device, ops, has_bfloat16=has_bfloat16)
     dtype = compute_dtype(weight_dtype, ops)
