@@ -93,12 +93,6 @@ def _check_attention(backend: str, device: torch.device, *, runs_triton: bool, i
 
 
 def _triton_ops(device: torch.device, *, is_batch_invariant: bool, attention_backend: str) -> Ops:
-    if attention_backend in _FOREIGN_ATTENTION:
-        raise ConfigError(
-            f"--attention-backend {attention_backend}: this version does not call it yet; leave it out, and attention "
-            "is computed by the Triton kernels.",
-            param="attention_backend",
-        )
     from .triton.backend import prepare_triton
 
     prepare_triton(interpreted=device.type == "cpu")

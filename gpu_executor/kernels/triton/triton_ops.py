@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
+from ..attention_backends.select import select_attention
 from ..layouts import DenseWeight, LinearWeight, RotaryTable
 from ..ops import Ops
 from .copy_blocks import copy_blocks
@@ -38,9 +39,9 @@ class TritonOps(TritonSampling, Ops):
     def __init__(self, device: torch.device, *, is_batch_invariant: bool, attention_backend: str) -> None:
         self._device = device
         self._is_batch_invariant = is_batch_invariant
-        self._attention_backend = attention_backend
+        self._attention = select_attention(attention_backend, device)
         # Other backends plan their work on the host, by the lengths of a step's requests.
-        self.can_be_captured = attention_backend == "triton"
+        self.can_be_captured = self._attention is None
 
     def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
         return prepare_weight(weight, self._device)
@@ -78,6 +79,10 @@ class TritonOps(TritonSampling, Ops):
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
+        if self._attention is not None:
+            return self._attention.attend(
+                query, kv_cache, metadata, scale=scale, sliding_window=sliding_window, soft_cap=soft_cap
+            )
         return paged_attention(
             query,
             kv_cache,
