@@ -18,7 +18,7 @@ from .launches.row import CompileCase, LaunchRow, pick
 from .split_sum import split_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "steps_of_split"])
 def dense_matmul_kernel(
     x: tl.tensor,
     weight: tl.tensor,
@@ -43,8 +43,8 @@ def dense_matmul_kernel(
 
     With more than one split, `out` is [NUM_SPLITS, num_rows, out_features] float32, and a later kernel adds the bias.
     """
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(2)
     is_row, is_real = m < num_rows, n < out_features
     first_step = split * steps_of_split
@@ -92,9 +92,10 @@ def dense_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) ->
     if num_splits > 1:
         target = torch.empty(num_splits, num_rows, out_features, dtype=torch.float32, device=x.device)
     num_steps = triton.cdiv(in_features, block_k)
+    # Neighbouring programs read the same rows of the weight: they come from memory once.
     grid = (
-        triton.cdiv(out_features, row.constants["BLOCK_N"]),
         triton.cdiv(num_rows, row.constants["BLOCK_M"]),
+        triton.cdiv(out_features, row.constants["BLOCK_N"]),
         num_splits,
     )
     dense_matmul_kernel[grid](

@@ -17,7 +17,7 @@ from .packed_weight import PackedWeight
 from .unpack import unpack_numbers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_row", "num_rows"])
 def dequantize_kernel(
     words: tl.tensor,
     scales: tl.tensor,

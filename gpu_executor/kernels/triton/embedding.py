@@ -13,7 +13,7 @@ from .packed_weight import PackedWeight
 from .unpack import unpack_numbers
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["input_ids"])
 def embedding_kernel(
     input_ids: tl.tensor,
     words: tl.tensor,

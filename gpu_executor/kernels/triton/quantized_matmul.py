@@ -25,7 +25,7 @@ from .split_sum import split_sum
 from .unpack import unpack_floats, unpack_integers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "steps_of_split"])
 def quantized_matmul_kernel(
     x: tl.tensor,
     words: tl.tensor,
@@ -57,8 +57,8 @@ def quantized_matmul_kernel(
 
     With more than one split, `out` is [NUM_SPLITS, num_rows, padded_rows] float32, and a later kernel adds the bias.
     """
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(2)
     word = tl.arange(0, WIDTH)
     is_row = (m < num_rows)[None, :]
@@ -129,9 +129,10 @@ def quantized_matmul(x: Tensor, weight: PackedWeight, out: Tensor, *, num_rows_a
         size = (num_splits, num_rows, weight.padded_rows)
         target = torch.empty(size, dtype=torch.float32, device=x.device)
     num_steps = weight.num_units // UNIT_MULTIPLE
+    # Neighbouring programs read the same rows of the weight: they come from memory once.
     grid = (
-        weight.padded_rows // row.constants["BLOCK_N"],
         triton.cdiv(num_rows, row.constants["BLOCK_M"]),
+        weight.padded_rows // row.constants["BLOCK_N"],
         num_splits,
     )
     quantized_matmul_kernel[grid](

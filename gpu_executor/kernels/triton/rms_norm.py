@@ -19,7 +19,7 @@ from .launches.elementwise import RMS_NORM
 from .launches.row import CompileCase, LaunchRow, pick
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def rms_norm_kernel(
     x: tl.tensor,
     residual: tl.tensor,

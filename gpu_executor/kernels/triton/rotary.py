@@ -51,7 +51,7 @@ def _rotate_heads(
         tl.store(target + rest[None, :], tl.load(source + rest[None, :], mask=is_rest), mask=is_rest)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions"])
 def rotary_kernel(
     query: tl.tensor,
     key: tl.tensor,

@@ -10,7 +10,7 @@ from .launches.products import SPLIT_SUM
 from .launches.row import CompileCase, LaunchRow, pick
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def split_sum_kernel(
     parts: tl.tensor,
     bias: tl.tensor,

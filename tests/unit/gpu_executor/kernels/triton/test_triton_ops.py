@@ -1,0 +1,96 @@
+"""The backend of Triton kernels runs a model like the reference does, with plain weights and with packed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
+from pagewire.gpu_executor.batch.kv_cache import KVCache
+from pagewire.gpu_executor.kernels.layouts import LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.ops import Ops
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.models.llama import LlamaForCausalLM
+from pagewire.gpu_executor.models.registry import build_model
+from pagewire.gpu_executor.weights import load_weights
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
+from tests.support.weights import random_int4
+
+pytest.importorskip("triton")
+
+from pagewire.gpu_executor.kernels.triton.packed_weight import PackedWeight
+from pagewire.gpu_executor.kernels.triton.triton_ops import TritonOps
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 16
+
+
+def triton_ops(*, is_batch_invariant: bool = False) -> TritonOps:
+    return TritonOps(CPU, is_batch_invariant=is_batch_invariant, attention_backend="triton")
+
+
+def load(path: Path, ops: Ops) -> LlamaForCausalLM:
+    config = load_model_config(path)
+    model = build_model(config, ops, dtype=torch.float32, device=CPU, max_model_len=64)
+    load_weights(model, config)
+    assert isinstance(model, LlamaForCausalLM)
+    return model
+
+
+def logits_of_a_prompt(path: Path, ops: Ops) -> Tensor:
+    """Run one prompt of five tokens; return the logits of all, [5, vocab_size]."""
+    model, input_ids = load(path, ops), torch.tensor([1, 7, 100, 7, 3])
+    cache = KVCache(
+        model.kv_cache_specs(), num_blocks=2, block_size=BLOCK_SIZE, dtype=torch.float32, device=CPU, ops=ops
+    )
+    for layer in cache.layers:
+        layer.key.fill_(torch.nan)
+        layer.value.fill_(torch.nan)
+    positions = torch.arange(5)
+    metadata = ForwardMetadata(
+        positions=positions,
+        slot_mapping=BLOCK_SIZE + positions,
+        block_tables=torch.tensor([[1]], dtype=torch.int32),
+        query_start_loc=torch.tensor([0, 5], dtype=torch.int32),
+        seq_lens=torch.tensor([5], dtype=torch.int32),
+        logits_indices=positions,
+        block_size=BLOCK_SIZE,
+        max_query_len=5,
+        max_seq_len=5,
+    )
+    return model.compute_logits(model.forward(input_ids, metadata, cache.layers))
+
+
+def assert_same_logits(expected: Tensor, actual: Tensor) -> None:
+    spread = expected.std().item()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4 * spread)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_batch_invariant", [False, True])
+def test_plain_model_gives_the_logits_of_the_reference(is_batch_invariant: bool) -> None:
+    path = tiny_checkpoint()
+    actual = logits_of_a_prompt(path, triton_ops(is_batch_invariant=is_batch_invariant))
+    assert_same_logits(logits_of_a_prompt(path, ReferenceOps()), actual)
+
+
+@pytest.mark.slow
+def test_packed_model_gives_the_logits_of_the_weights_it_stands_for() -> None:
+    path = tiny_gguf("llama", "Q4_K", value_quant="Q6_K", embedding_quant="Q8_0").path
+    ops = triton_ops()
+    layer = load(path, ops).layers[0].attention.qkv.weight
+    assert isinstance(layer, StackedWeight)
+    assert all(isinstance(part, PackedWeight) for part in layer.parts)
+    expected, actual = logits_of_a_prompt(path, ReferenceOps()), logits_of_a_prompt(path, ops)
+    # Scales of this type are rounded to fp16 when they become groups, on any backend that keeps them.
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0.05 * expected.std().item())
+
+
+def test_rows_of_a_stack_can_not_be_looked_up() -> None:
+    weight: LinearWeight = StackedWeight((random_int4(4, 32), random_int4(4, 32)))
+    with pytest.raises(TypeError, match="StackedWeight"):
+        triton_ops().embedding(torch.tensor([0]), weight)
