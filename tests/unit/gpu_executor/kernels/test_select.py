@@ -53,11 +53,12 @@ def test_auto_takes_the_compiled_kernels_on_a_cpu() -> None:
 
 
 def test_auto_takes_the_triton_kernels_on_a_gpu(triton_modes: list[bool]) -> None:
-    for asked, given in (("auto", "triton"), ("triton", "triton")):
-        ops = select_ops("auto", device=GPU, is_batch_invariant=True, attention_backend=asked)
+    for asked, given in (("auto", "triton"), ("triton", "triton"), ("flashinfer", "flashinfer")):
+        is_batch_invariant = given == "triton"
+        ops = select_ops("auto", device=GPU, is_batch_invariant=is_batch_invariant, attention_backend=asked)
         assert isinstance(ops, FakeTritonOps)
-        assert ops.made_with == (GPU, True, given)
-    assert triton_modes == [False, False]
+        assert ops.made_with == (GPU, is_batch_invariant, given)
+    assert triton_modes == [False, False, False]
 
 
 def test_triton_on_a_cpu_is_interpreted_and_says_how_slow_that_is(
@@ -105,7 +106,6 @@ def test_an_instruction_set_that_is_not_there_is_refused_with_those_that_are() -
         ("cpu", {"attention_backend": "flashinfer"}, r"--attention-backend flashinfer belongs .*--device cuda"),
         ("reference", {"device": GPU, "attention_backend": "flash_attn"}, r"--attention-backend flash_attn belongs"),
         ("triton", {"attention_backend": "flashinfer"}, r"--attention-backend flashinfer needs a GPU"),
-        ("auto", {"device": GPU, "attention_backend": "flashinfer"}, r"--attention-backend flashinfer: .*leave it out"),
         (
             "triton",
             {"device": GPU, "attention_backend": "flash_attn", "is_batch_invariant": True},
