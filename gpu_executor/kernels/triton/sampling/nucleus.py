@@ -81,6 +81,70 @@ def mass_before_kernel(
     tl.store(befores + place, before)
 
 
+@triton.jit
+def _best_before(
+    row_logits: tl.tensor,
+    row_bests: tl.tensor,
+    bound_score: tl.tensor,
+    bound_id: tl.tensor,
+    temperature: tl.tensor,
+    seed: tl.tensor,
+    position: tl.tensor,
+    child: tl.tensor,
+    row_stride: tl.tensor,
+    num_drawable: tl.tensor,
+    num_chunks: tl.tensor,
+    CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+) -> tl.tensor:
+    """Return the id of the best token, by score + noise, up to a bound."""
+    best = tl.full((), -float("inf"), tl.float64)
+    best_id = tl.full((), 2147483647, tl.int32)
+    for chunk in range(num_chunks):
+        if scores_of(tl.load(row_bests + chunk), temperature) >= bound_score:
+            for first_id in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, num_drawable), TILE):
+                best, best_id = better_of_tile(
+                    best,
+                    best_id,
+                    row_logits,
+                    first_id,
+                    row_stride,
+                    num_drawable,
+                    temperature,
+                    seed,
+                    position,
+                    child,
+                    bound_score,
+                    bound_id,
+                    TILE,
+                )
+    return best_id
+
+
+@triton.jit
+def _mass_of_tokens_before(
+    row_logits: tl.tensor,
+    row_bests: tl.tensor,
+    drawn_score: tl.tensor,
+    drawn_id: tl.tensor,
+    best_score: tl.tensor,
+    temperature: tl.tensor,
+    row_stride: tl.tensor,
+    num_drawable: tl.tensor,
+    num_chunks: tl.tensor,
+    CHUNK: tl.constexpr,
+    MASS_BITS: tl.constexpr,
+) -> tl.tensor:
+    """Return the mass of the tokens that come before one."""
+    before = tl.full((), 0, tl.int64)
+    for chunk in range(num_chunks):
+        if scores_of(tl.load(row_bests + chunk), temperature) >= drawn_score:
+            ids, scores = _chunk_scores(row_logits, chunk, temperature, row_stride, num_drawable, CHUNK)
+            is_before = is_up_to(scores, ids, drawn_score, drawn_id - 1)
+            before += tl.sum(masses_of(scores, best_score, is_before, MASS_BITS), axis=0)
+    return before
+
+
 @triton.jit(do_not_specialize=["num_drawable", "num_chunks"])
 def redraw_kernel(
     logits: tl.tensor,
@@ -117,44 +181,41 @@ def redraw_kernel(
     if (before > 0) & (before.to(tl.float64) >= target):
         row = tl.load(rows + owner).to(tl.int64)
         temperature = tl.load(temperatures + owner)
-        seed = tl.load(seeds + owner)
-        position = tl.load(positions + owner)
-        child = tl.load(children + draw)
         row_logits = logits + row * row_stride
+        row_bests = chunk_values + row * num_chunks
         best_score = scores_of(tl.load(best_values + row), temperature)
         drawn_id = tl.load(tokens + slot).to(tl.int32)
         while (before > 0) & (before.to(tl.float64) >= target):
             bound_score = scores_of(tl.load(row_logits + drawn_id), temperature)
-            bound_id = drawn_id - 1
-            best = tl.full((), -float("inf"), tl.float64)
-            drawn_id = tl.full((), 2147483647, tl.int32)
-            for chunk in range(num_chunks):
-                chunk_best = scores_of(tl.load(chunk_values + row * num_chunks + chunk), temperature)
-                if chunk_best >= bound_score:
-                    for first_id in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, num_drawable), TILE):
-                        best, drawn_id = better_of_tile(
-                            best,
-                            drawn_id,
-                            row_logits,
-                            first_id,
-                            row_stride,
-                            num_drawable,
-                            temperature,
-                            seed,
-                            position,
-                            child,
-                            bound_score,
-                            bound_id,
-                            TILE,
-                        )
+            drawn_id = _best_before(
+                row_logits,
+                row_bests,
+                bound_score,
+                drawn_id - 1,
+                temperature,
+                tl.load(seeds + owner),
+                tl.load(positions + owner),
+                tl.load(children + draw),
+                row_stride,
+                num_drawable,
+                num_chunks,
+                CHUNK,
+                TILE,
+            )
             drawn_score = scores_of(tl.load(row_logits + drawn_id), temperature)
-            before = tl.full((), 0, tl.int64)
-            for chunk in range(num_chunks):
-                chunk_best = scores_of(tl.load(chunk_values + row * num_chunks + chunk), temperature)
-                if chunk_best >= drawn_score:
-                    ids, scores = _chunk_scores(row_logits, chunk, temperature, row_stride, num_drawable, CHUNK)
-                    is_before = is_up_to(scores, ids, drawn_score, drawn_id - 1)
-                    before += tl.sum(masses_of(scores, best_score, is_before, MASS_BITS), axis=0)
+            before = _mass_of_tokens_before(
+                row_logits,
+                row_bests,
+                drawn_score,
+                drawn_id,
+                best_score,
+                temperature,
+                row_stride,
+                num_drawable,
+                num_chunks,
+                CHUNK,
+                MASS_BITS,
+            )
         tl.store(tokens + slot, drawn_id.to(tl.int64))
 
 
@@ -181,6 +242,7 @@ def keep_to_nucleus(
     chunks = num_chunks(num_drawable)
     totals, befores = torch.empty(2, table.num_limited, chunks, dtype=torch.int64, device=logits.device)
     about_rows = (logits, bests.values, best_values, table.rows, table.temperatures)
+    constants = {"CHUNK": CHUNK, "MASS_BITS": mass_bits(num_drawable)}
     row = pick(MASS_BEFORE)
     mass_before_kernel[(chunks, table.num_limited)](
         *about_rows,
@@ -192,8 +254,7 @@ def keep_to_nucleus(
         befores,
         logits.shape[1],
         num_drawable,
-        CHUNK=CHUNK,
-        MASS_BITS=mass_bits(num_drawable),
+        **constants,
         num_warps=row.num_warps,
         num_stages=row.num_stages,
     )
@@ -212,9 +273,8 @@ def keep_to_nucleus(
         logits.shape[1],
         num_drawable,
         chunks,
-        CHUNK=CHUNK,
         BLOCK_CHUNKS=triton.next_power_of_2(chunks),
-        MASS_BITS=mass_bits(num_drawable),
+        **constants,
         **row.constants,
         num_warps=row.num_warps,
         num_stages=row.num_stages,

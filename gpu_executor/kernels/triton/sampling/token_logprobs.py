@@ -134,14 +134,12 @@ def describe_tokens(
     """
     num_reports, chunks = table.rows.shape[0], num_chunks(num_drawable)
     masses = torch.empty(num_reports, chunks, dtype=torch.int64, device=logits.device)
-    num_before = torch.empty(num_reports, chunks, dtype=torch.int32, device=logits.device)
+    num_before = torch.empty_like(masses, dtype=torch.int32)
+    about_rows = (logits, bests.values, table.rows, table.slots)
     constants = {"BLOCK_CHUNKS": triton.next_power_of_2(chunks), "MASS_BITS": mass_bits(num_drawable)}
     row = pick(DESCRIBE_CHUNKS)
     describe_chunks_kernel[(chunks, num_reports)](
-        logits,
-        bests.values,
-        table.rows,
-        table.slots,
+        *about_rows,
         tokens,
         masses,
         num_before,
@@ -159,10 +157,7 @@ def describe_tokens(
         group_ids = find_top_groups(bests.group_max, table.rows, table.num_tops, table.max_top)
     row = pick(DESCRIBE_ROWS, top=table.max_top)
     describe_rows_kernel[(num_reports,)](
-        logits,
-        bests.values,
-        table.rows,
-        table.slots,
+        *about_rows,
         table.num_tops,
         tokens,
         masses,
