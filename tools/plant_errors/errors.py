@@ -179,10 +179,14 @@ ERRORS: tuple[PlantedError, ...] = (
     ),
     *_slips(
         "sampling/bounds",
-        ("min_p is forgotten where there is top_k", "score = tl.maximum(kth_score, score)", "score = kth_score"),
+        (
+            "min_p is forgotten where there is top_k",
+            "bound_score = tl.maximum(kth_score, bound_score)",
+            "bound_score = kth_score",
+        ),
         (
             "all tokens as good as the k-th are kept",
-            "token_id = tl.where(kth_score >= score, kth_id, token_id)",
+            "bound_id = tl.where(kth_score >= bound_score, kth_id, bound_id)",
             "pass",
         ),
         tests="sampling/test_draw",
