@@ -191,6 +191,7 @@ def _pass(call: _Call, rows: tuple[LaunchRow, ...], least: int, most: int, longe
         rows,
         head_dim=call.query.shape[2],
         element_bytes=call.query.element_size(),
+        kv_bytes=call.kv_cache.key.element_size(),
         shared_kib=call.device.shared_kib,
     )
     tokens_per_tile = _block_rows(row, call.group) // call.group
