@@ -69,22 +69,22 @@ class RowEdits:
 
 
 def apply_edits(row: Tensor, edits: RowEdits, history: TokenHistory) -> None:
-    """Edit one row in place, on the host.
+    """Edit one row in place, from the host: it waits where the row is on a device that computes on its own.
 
     Args:
-        row: [vocab_size] float32.
+        row: [vocab_size] float32, on any device.
         edits: what to do.
         history: the tokens before the draw.
     """
     if edits.allowed_ids is not None:
-        allowed = torch.from_numpy(edits.allowed_ids)
+        allowed = torch.from_numpy(edits.allowed_ids).to(row.device)
         kept = row[allowed]
         row.fill_(-math.inf)
         row[allowed] = kept
     for masked_ids in edits.masked_ids:
-        row[torch.from_numpy(masked_ids)] = -math.inf
+        row[torch.from_numpy(masked_ids).to(row.device)] = -math.inf
     if edits.biased_ids is not None and edits.biases is not None:
-        row[torch.from_numpy(edits.biased_ids)] += torch.from_numpy(edits.biases)
+        row[torch.from_numpy(edits.biased_ids).to(row.device)] += torch.from_numpy(edits.biases).to(row.device)
     if edits.penalties is not None:
         _penalize(row, edits.penalties, history)
 
@@ -92,15 +92,15 @@ def apply_edits(row: Tensor, edits: RowEdits, history: TokenHistory) -> None:
 def _penalize(row: Tensor, strengths: PenaltyStrengths, history: TokenHistory) -> None:
     if strengths.repetition != 1.0:
         token_ids = np.unique(history.token_ids)
-        seen = _index(token_ids[token_ids < row.shape[0]])
+        seen = _index(token_ids[token_ids < row.shape[0]], row.device)
         logits = row[seen]
         row[seen] = torch.where(logits > 0, logits / strengths.repetition, logits * strengths.repetition)
     if (strengths.frequency or strengths.presence) and history.num_output_tokens:
         token_ids, counts = np.unique(history.output_token_ids, return_counts=True)
         is_drawable = token_ids < row.shape[0]
         cost = counts[is_drawable].astype(np.float32) * np.float32(strengths.frequency) + np.float32(strengths.presence)
-        row[_index(token_ids[is_drawable])] -= torch.from_numpy(cost)
+        row[_index(token_ids[is_drawable], row.device)] -= torch.from_numpy(cost).to(row.device)
 
 
-def _index(token_ids: np.ndarray) -> Tensor:
-    return torch.from_numpy(token_ids.astype(np.int64))
+def _index(token_ids: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(token_ids.astype(np.int64)).to(device)
