@@ -92,9 +92,9 @@ class DeviceSamplingOps(SamplingOps):
             num_drawable: ids that count.
             bests: of the logits, with groups if a row has top_k.
             best_values: [num_rows] float32.
-            states: [num_rows] int64; a draw from a row that is not `OK` leaves its slot as it is.
+            states: [num_rows] int64; a draw from a row that is not `OK` may give any drawable id, but gives one.
             table: which rows, and how.
-            tokens: [num_slots] int64, written at the draws' slots.
+            tokens: [num_slots] int64, written at the slots of all draws.
         """
 
     @abstractmethod
@@ -113,7 +113,8 @@ class DeviceSamplingOps(SamplingOps):
             logits: the rows, raw.
             num_drawable: ids that count.
             bests: of these logits, with groups if a report has best tokens.
-            tokens: [num_slots] int64, each a drawable one.
+            tokens: [num_slots] int64, each a drawable one, those of failed rows too: `settle` and `draw_tokens` see to
+                it.
             table: what is asked for.
             reports: written; of a row that is not `OK` with anything.
         """

@@ -119,7 +119,7 @@ def choose_kernel(
     TILE: tl.constexpr,
     BLOCK_CHUNKS: tl.constexpr,
 ) -> None:
-    """Find the token of one draw; a row that nothing can be drawn from keeps the token that stands there."""
+    """Find the token of one draw; it is 0 where nothing can be drawn, so that the slot holds an id of the vocabulary."""
     draw = tl.program_id(0).to(tl.int64)
     owner = tl.load(owners + draw)
     row = tl.load(rows + owner).to(tl.int64)
@@ -155,8 +155,9 @@ def choose_kernel(
             )
         left = tl.where(chunks == chunk, -float("inf"), left)
         highest = tl.max(left, axis=0)
-    if best_id < num_drawable:
-        tl.store(tokens + tl.load(slots + draw), best_id.to(tl.int64))
+    # Nobody is told the token of a failed row, but its logprob is looked up before the host knows of the failure.
+    token_id = tl.where(best_id < num_drawable, best_id, 0)
+    tl.store(tokens + tl.load(slots + draw), token_id.to(tl.int64))
 
 
 def draw_up_to(
@@ -177,7 +178,7 @@ def draw_up_to(
         best_values: [num_rows] float32.
         table: the draws.
         bounds: scores [num_random] float32 and ids [num_random] int32.
-        tokens: [num_slots] int64, written at the draws' slots.
+        tokens: [num_slots] int64, written at the draws' slots, each with a drawable id, those of failed rows too.
     """
     num_draws, chunks = table.owners.shape[0], num_chunks(num_drawable)
     estimates = torch.empty(num_draws, chunks, dtype=torch.float32, device=logits.device)

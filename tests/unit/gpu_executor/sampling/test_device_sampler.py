@@ -36,6 +36,14 @@ class DrawingOps(TritonSampling):
     """The ops that draw, alone."""
 
 
+class OpsThatLookTokensUp(DrawingOps):
+    """Insists on tokens that can be looked up."""
+
+    def describe_tokens(self, logits, num_drawable, bests, tokens, table, reports):
+        assert all(0 <= token_id < num_drawable for token_id in tokens.tolist())
+        super().describe_tokens(logits, num_drawable, bests, tokens, table, reports)
+
+
 class WatchedDevice(CpuDevice):
     """Counts copies."""
 
@@ -180,6 +188,26 @@ def test_row_without_a_token_left_fails_alone(temperature):
     drawn = sample(rows, draws)
     assert drawn[1].error.kind == "InvalidRequest"
     assert_same(drawn, on_the_host(rows, draws))
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+def test_draws_of_a_row_without_a_token_left_are_tokens_of_the_vocabulary(top_p, monkeypatch):
+    """What the results' memory held before is never taken for a token id: whoever looks it up would read anywhere."""
+    empty = torch.empty
+
+    def empty_poisoned(*args, **kwargs):
+        memory = empty(*args, **kwargs)
+        return memory.fill_(0x55) if memory.dtype == torch.uint8 else memory  # as the results' buffer is
+
+    monkeypatch.setattr(torch, "empty", empty_poisoned)
+    options = {"temperature": 1.0, "top_p": top_p, "num_draws": 3, "num_logprobs": 1}
+    nothing_left = draw(allowed_token_ids=[5], bad_words_token_ids=[[5]], **options)
+    broken = draw(seed=3, **options)
+    rows = logits(3)
+    rows[1, 100] = math.nan
+    draws = [nothing_left, broken, MIXED[2]]
+    sampler = DeviceSampler(VOCAB_SIZE, OpsThatLookTokensUp(), CpuDevice(HostLimits()))
+    assert_same(sampler.begin(OutputLayer(), rows, draws).collect(), on_the_host(rows, draws))
 
 
 def test_rows_of_nan_or_infinite_logits_fail_alone():
