@@ -119,7 +119,7 @@ def choose_kernel(
     TILE: tl.constexpr,
     BLOCK_CHUNKS: tl.constexpr,
 ) -> None:
-    """Find the token of one draw; it is 0 where nothing can be drawn, so that the slot holds an id of the vocabulary."""
+    """Find the token of one draw; where nothing can be drawn it is 0, an id of the vocabulary as any."""
     draw = tl.program_id(0).to(tl.int64)
     owner = tl.load(owners + draw)
     row = tl.load(rows + owner).to(tl.int64)

@@ -52,6 +52,8 @@ def top_groups_kernel(
     if HAS_TEMPERATURES:
         # Tokens are ordered by score, and two logits may have the same.
         largest = scores_of(largest, tl.load(temperatures + entry))
+    else:
+        largest = tl.where(largest == 0.0, 0.0, largest)  # no negative zeros: see scores_of
     bits = tl.where(is_group, ordered_bits(largest), -2147483648)
     if count > 0:
         border = kth_largest(bits, count)

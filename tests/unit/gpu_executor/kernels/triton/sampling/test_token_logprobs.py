@@ -56,6 +56,13 @@ def test_as_many_best_tokens_as_the_kernel_takes_are_in_order():
     assert reports.top_logprobs[0].tolist() == pytest.approx(expected.top_logprobs, rel=1e-6)
 
 
+def test_negative_zero_is_as_good_as_zero():
+    logits = torch.full((1, 131), -1.0)
+    logits[0, 3], logits[0, 40] = -0.0, 0.0  # of two groups
+    reports = described(logits, 131, [0], [40], [1])
+    assert (reports.top_ids.tolist(), reports.ranks.tolist()) == ([[3]], [2])
+
+
 def test_bits_do_not_depend_on_the_neighbours():
     logits = torch.stack([make_row(1000, seed) for seed in range(3)])
     together = described(logits, 1000, [0, 1, 2], [4, 5, 6], [2, 0, 2])
