@@ -82,11 +82,15 @@ def _blocks(num_tokens: int) -> int:
 
 
 def _workspace_bytes(served: Served, placement: Placement) -> int:
-    """Return the activations of the widest part of a layer, and the logits with the copy that filters work on."""
+    """Return the activations of the widest part of a layer, and the logits with the copy that filters work on.
+
+    Each device has the logits of its own part of the vocabulary, as in the roofline.
+    """
     model, limits = served.model, served.limits
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim // placement.tp
     inner = model.intermediate_size // placement.tp
     widest = 4 * model.hidden_size + max(2 * qkv, 3 * inner)
     activations = 2 * limits.max_num_batched_tokens * widest
-    logits = 2 * 4 * min(limits.max_num_seqs, limits.max_num_batched_tokens) * model.vocab_size
+    vocab_rows = -(-model.vocab_size // placement.tp)
+    logits = 2 * 4 * min(limits.max_num_seqs, limits.max_num_batched_tokens) * vocab_rows
     return activations + logits

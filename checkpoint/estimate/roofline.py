@@ -184,8 +184,10 @@ def _pairs(work: Work, window: int | None) -> int:
 
 
 def _layers_by_kind(model: ModelConfig, placement: Placement) -> Sequence[tuple[LayerKind, int]]:
-    counts = [(kind, model.layer_kinds.count(kind)) for kind in LayerKind]
-    return [(kind, -(-count // placement.pp)) for kind, count in counts if count]
+    """Return the layers of the longest stage: its share of those that see all, rounded up, the rest windowed."""
+    full = -(-model.layer_kinds.count(LayerKind.FULL) // placement.pp)
+    counts = ((LayerKind.FULL, full), (LayerKind.SLIDING, layers_a_stage(model, placement) - full))
+    return [(kind, count) for kind, count in counts if count]
 
 
 def _gather(model: ModelConfig, placement: Placement, work: Work, layers: int) -> OpCost:

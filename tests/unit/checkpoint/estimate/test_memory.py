@@ -57,6 +57,15 @@ def test_a_larger_step_leaves_less():
     assert plans[1].kv < plans[0].kv
 
 
+def test_devices_share_the_logits_as_the_roofline_has_it() -> None:
+    few = served("llama-3.1-8b")
+    many = msgspec.structs.replace(few, limits=msgspec.structs.replace(few.limits, max_num_seqs=1024))
+    more = 1024 - few.limits.max_num_seqs
+    for tp in (1, 8):
+        plans = [plan_memory(one, Placement(tp=tp), find_device("h200")) for one in (few, many)]
+        assert plans[1].workspace - plans[0].workspace == 2 * 4 * more * 128_256 // tp
+
+
 def test_too_large_a_model_leaves_less_than_nothing():
     plan = plan_memory(served("llama-3-70b"), Placement(), find_device("l4"))
     assert plan.kv < 0

@@ -93,6 +93,18 @@ def test_a_window_bounds_what_is_read() -> None:
     assert kv_bytes_per_token(mixed, ALONE) == kv_bytes_per_token(OF_8B, ALONE)
 
 
+@pytest.mark.parametrize(("num_full", "num_sliding"), [(16, 16), (10, 52), (3, 3), (1, 9), (9, 1), (5, 0), (0, 5)])
+@pytest.mark.parametrize("pp", [1, 2, 3, 4, 5])
+def test_the_kinds_of_a_stage_are_its_layers(num_full: int, num_sliding: int, pp: int) -> None:
+    kinds = (LayerKind.FULL,) * num_full + (LayerKind.SLIDING,) * num_sliding
+    model = msgspec.structs.replace(OF_8B.model, num_layers=len(kinds), layer_kinds=kinds, sliding_window=512)
+    mixed = msgspec.structs.replace(OF_8B, model=model)
+    costs = layer_costs(mixed, Placement(pp=pp), decode(8, 4096))
+    counts = {cost.name: cost.count for cost in costs}
+    assert counts.get("attention", 0) + counts.get("attention, window of 512", 0) == counts["qkv"]
+    assert all(counts.values())
+
+
 def test_each_op_takes_the_larger_of_its_bytes_and_its_operations() -> None:
     small = OpCost(name="small", count=3, num_bytes=4.8e9, operations=989e6)
     large = OpCost(name="large", count=3, num_bytes=4.8e6, operations=989e9)
