@@ -31,6 +31,13 @@ def test_tests_that_see_an_error_and_tests_that_do_not(tmp_path: Path):
     assert run_with(error._replace(tests=str(blind)))[0] is Verdict.UNNOTICED
 
 
+@pytest.mark.slow
+def test_tests_that_do_not_end_have_seen_the_error(tmp_path: Path):
+    endless = tmp_path / "test_endless.py"
+    endless.write_text("while True:\n    pass\n", encoding="utf-8")
+    assert run_with(ERRORS[0]._replace(tests=str(endless)), time_limit=0.5)[0] is Verdict.HANGS
+
+
 def test_a_kernel_without_errors_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["nothing"])

@@ -26,10 +26,12 @@ pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 Quantized = Int4Weight | Int8Weight | Fp8Weight
 
-# Rows that end within a tile and beyond one; channels that end within a group, a unit and a step.
+# Rows that end within a tile and beyond one; channels that end within a group, a unit and a step, and that are enough
+# for each of four splits.
 WEIGHTS = {
     "int4": lambda: random_int4(37, 200, has_bias=True),
     "int4-even": lambda: random_int4(20, 256),
+    "int4-all-splits": lambda: random_int4(20, 480, has_bias=True),
     "int8": lambda: random_int8(37, 160),
     "int8-minimum": lambda: random_int8(5, 96, has_minimum=True, has_bias=True),
     "int8-half": lambda: random_int8(37, 96, 16),
