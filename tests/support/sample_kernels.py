@@ -72,9 +72,16 @@ def product_row(kernel: str, rows: int, columns: int, depth: int, *, num_warps: 
 
 
 def _case(
-    label: str, function: Any, signature: dict[str, str], row: LaunchRow, *, has_dot: bool = False, least: int = 0
+    label: str,
+    function: Any,
+    signature: dict[str, str],
+    row: LaunchRow,
+    *,
+    has_dot: bool = False,
+    least: int = 0,
+    **options: int,
 ):
-    return CompileCase(label, function, signature, row.constants, has_dot, least)
+    return CompileCase(label, function, signature, row.constants, has_dot, least, options=options)
 
 
 def _copy_cases(row: LaunchRow) -> list[CompileCase]:
@@ -90,6 +97,7 @@ TABLE: tuple[LaunchRow, ...] = (
     LaunchRow("copy", {"size": 512}, _COPY, 4, 1, reason="a sample"),
     LaunchRow("copy", {}, {"BLOCK": 256}, 4, 1, reason="a sample"),
     product_row("product", 64, 64, 64, num_warps=4, num_stages=3),
+    product_row("bounded", 64, 64, 64, num_warps=4, num_stages=3),
     product_row("scalar_product", 16, 16, 16, num_warps=4),
     product_row("spilling", 128, 128, 16, num_warps=1),
     product_row("sharing_too_much", 128, 128, 128, num_warps=8, num_stages=4),
@@ -102,6 +110,7 @@ TABLE: tuple[LaunchRow, ...] = (
 COMPILE_CASES: dict[str, CompileCases] = {
     "copy": _copy_cases,
     "product": lambda row: [_case("fp16", product_kernel, FLOAT16, row, has_dot=True)],
+    "bounded": lambda row: [_case("fp16", product_kernel, FLOAT16, row, has_dot=True, maxnreg=40)],
     "scalar_product": lambda row: [_case("fp32", product_kernel, FLOAT32, row, has_dot=True)],
     "spilling": lambda row: [_case("fp16", product_kernel, FLOAT16, row, has_dot=True)],
     "sharing_too_much": lambda row: [_case("fp16", product_kernel, FLOAT16, row, has_dot=True)],

@@ -40,7 +40,7 @@ def compile_case(row: LaunchRow, case: CompileCase, target: Target) -> CodeFacts
     )
     device = GPUTarget(target.backend, target.architecture, target.warp_size)
     with _ptxas_log() as log:
-        options = {"num_warps": row.num_warps, "num_stages": row.num_stages}
+        options = {"num_warps": row.num_warps, "num_stages": row.num_stages, **case.options}
         compiled = triton.compile(source, target=device, options=options)
     assembly = compiled.asm["amdgcn" if target.backend == "hip" else "ptx"]
     return read_code_facts(target, assembly, log.getvalue(), compiled.metadata.shared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 UNMEASURED = "unmeasured"
@@ -58,6 +58,7 @@ class CompileCase:
         has_dot: whether matrix instructions must be in what comes out.
         least_capability: the least NVIDIA compute capability that has what it uses, times 10; 0: all.
         least_shared_kib: shared memory that a program can have where the row is taken, at least; 0: any.
+        options: the compiler's that the launch sets besides warps and stages ("enable_fp_fusion").
     """
 
     label: str
@@ -67,6 +68,7 @@ class CompileCase:
     has_dot: bool
     least_capability: int = 0
     least_shared_kib: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 CompileCases = Callable[[LaunchRow], Sequence[CompileCase]]

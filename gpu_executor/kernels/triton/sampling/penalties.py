@@ -16,6 +16,9 @@ from ...device_draws import PenaltyTable
 from ..launches.row import CompileCase, LaunchRow, pick
 from ..launches.sampling import COUNT_TOKENS, PENALIZE
 
+# The cost's product is rounded before the sum, as on the CPU.
+_OPTIONS = {"enable_fp_fusion": False}
+
 # Rows whose tables exist at once, 4 bytes a token of the vocabulary each: 32 MiB for 128k.
 _ROWS_AT_ONCE = 64
 
@@ -122,7 +125,7 @@ def penalize(logits: Tensor, num_drawable: int, table: PenaltyTable) -> None:
             **row.constants,
             num_warps=row.num_warps,
             num_stages=row.num_stages,
-            enable_fp_fusion=False,  # the cost's product is rounded before the sum, as on the CPU
+            **_OPTIONS,
         )
 
 
@@ -155,5 +158,6 @@ def penalize_cases(row: LaunchRow) -> list[CompileCase]:
             | {"rows": "*i32", "row_stride": "i32:16"},
             constants=row.constants,
             has_dot=False,
+            options=_OPTIONS,
         )
     ]

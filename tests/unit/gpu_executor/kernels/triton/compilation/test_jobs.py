@@ -96,6 +96,14 @@ def test_alignment_changes_what_is_compiled(samples: ToolRun):
 
 
 @pytest.mark.slow
+def test_options_of_the_launch_are_those_of_the_compilation(samples: ToolRun):
+    free, bounded = only(samples, "product").registers, only(samples, "bounded").registers
+    assert free is not None
+    assert bounded is not None
+    assert bounded <= 40 < free
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "part"),
     [
