@@ -37,15 +37,16 @@ QUANTIZED_MATMUL = (
         constants={"BLOCK_N": 64, "BLOCK_M": 64, "NUM_SPLITS": 4},
         num_warps=4,
         num_stages=3,
-        reason="decode of larger batches: one tile holds all rows, so that a weight is unpacked once",
+        reason="decode of larger batches: one tile holds all rows, so that a weight is unpacked once;"
+        " 4 warps, as 8 would share the 64 rows of the matrix, and unpack each twice",
     ),
     LaunchRow(
         kernel="quantized_matmul",
         at_most={"num_rows": 64},
         constants={"BLOCK_N": 128, "BLOCK_M": 64, "NUM_SPLITS": 1},
-        num_warps=4,
+        num_warps=8,
         num_stages=3,
-        reason="likewise, large matrix",
+        reason="likewise, large matrix; its sums and a step's are 64 registers of a thread, with 4 warps they were 128",
     ),
     LaunchRow(
         kernel="quantized_matmul",
