@@ -74,8 +74,9 @@ class KVCache:
             sources, targets = torch.tensor(copies, dtype=torch.int64, device=self._device).unbind(dim=1)
         else:
             sources, targets = upload_together(device, list(np.array(copies, dtype=np.int64).T))
+        is_disjoint = {source for source, _ in copies}.isdisjoint(target for _, target in copies)
         for layer in self.layers:
-            self._ops.copy_blocks(layer, sources, targets)
+            self._ops.copy_blocks(layer, sources, targets, is_disjoint=is_disjoint)
 
 
 def bytes_per_block(specs: Sequence[KVCacheSpec], block_size: int, dtype: torch.dtype) -> int:

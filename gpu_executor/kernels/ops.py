@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from .compilation_watch import CompilationWatch
 from .draws import OutputRows
 from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
 from .sampling_ops import SamplingOps
@@ -58,6 +59,13 @@ class Ops(SamplingOps, ABC):
     def describe(self) -> str:
         """Return what runs the ops, for people."""
         return self.name
+
+    def watch_compilations(self, watch: CompilationWatch) -> None:
+        """Have kernels told that are compiled from now on; by default none is, all were before the start.
+
+        Args:
+            watch: is told, in place of whoever was told before.
+        """
 
     def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
         """Bring a weight into the order in which this backend's products read it.
@@ -206,13 +214,16 @@ class Ops(SamplingOps, ABC):
         """
 
     @abstractmethod
-    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
+    def copy_blocks(
+        self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
+    ) -> None:
         """Copy whole KV blocks of one layer; all sources are read before any destination is written.
 
         Args:
             kv_cache: the layer's paged memory, written in place.
             source: [num_copies] int64 block ids.
             destination: [num_copies] int64 block ids, no two alike.
+            is_disjoint: no block is both a source and a destination, so that copies may run in any order.
         """
 
     def decoder(

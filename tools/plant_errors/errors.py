@@ -97,10 +97,11 @@ ERRORS: tuple[PlantedError, ...] = (
     *_slips(
         "copy_blocks",
         ("a block's last word stays behind", "mask = offsets < block_words", "mask = offsets < block_words - 1"),
+        ("values go where keys belong", "tl.store(value_out + written", "tl.store(key_out + written"),
         (
             "blocks go back where they came from",
-            "_launch(words, buffer, destination,",
-            "_launch(words, buffer, source,",
+            "_launch(buffer, cache, None, destination)",
+            "_launch(buffer, cache, None, source)",
         ),
     ),
     *_slips(

@@ -123,7 +123,9 @@ class CpuOps(Ops):
         self.engine.call("pagewire_silu_and_mul", address(gate_up), num_rows, size, out.data_ptr())
         return out
 
-    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
+    def copy_blocks(
+        self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
+    ) -> None:
         for cache in (kv_cache.key, kv_cache.value):
             cache.index_copy_(0, destination, cache.index_select(0, source))
 

@@ -58,7 +58,9 @@ class ReferenceOps(Ops):
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_and_mul(gate_up)
 
-    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
+    def copy_blocks(
+        self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
+    ) -> None:
         kv.copy_blocks(kv_cache, source, destination)
 
     def _plan(self, metadata: ForwardMetadata, shape: TileShape, sliding_window: int | None) -> AttentionPlan:

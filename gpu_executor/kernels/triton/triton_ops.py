@@ -9,8 +9,10 @@ from torch import Tensor
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
 from ..attention_backends.select import select_attention
+from ..compilation_watch import CompilationWatch
 from ..layouts import DenseWeight, LinearWeight, RotaryTable
 from ..ops import Ops
+from .compile_hooks import watch_compilations
 from .copy_blocks import copy_blocks
 from .embedding import embedding
 from .packed_weight import PackedWeight
@@ -42,6 +44,9 @@ class TritonOps(TritonSampling, Ops):
         self._attention = select_attention(attention_backend, device)
         # Other backends plan their work on the host, by the lengths of a step's requests.
         self.can_be_captured = self._attention is None
+
+    def watch_compilations(self, watch: CompilationWatch) -> None:
+        watch_compilations(watch)
 
     def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
         return prepare_weight(weight, self._device)
@@ -96,5 +101,7 @@ class TritonOps(TritonSampling, Ops):
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return silu_and_mul(gate_up)
 
-    def copy_blocks(self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor) -> None:
-        copy_blocks(kv_cache, source, destination)
+    def copy_blocks(
+        self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
+    ) -> None:
+        copy_blocks(kv_cache, source, destination, is_disjoint=is_disjoint)

@@ -8,6 +8,7 @@ import torch
 from pagewire.checkpoint.model_config import LayerKind
 from pagewire.gpu_executor.batch.kv_cache import KVCache, bytes_per_block
 from pagewire.gpu_executor.host_limits import HostLimits
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec
 from pagewire.ipc.errors import MachineError
@@ -44,6 +45,23 @@ def test_copies_reach_every_layer_and_read_before_they_write():
     for layer in cache.layers:
         for tensor in (layer.key, layer.value):
             assert tensor[:, 0, 0, 0].tolist() == [0, 0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("copies", "is_disjoint"), [([(0, 1), (0, 2)], True), ([(0, 1), (1, 2)], False), ([(1, 2), (0, 1)], False)]
+)
+def test_backend_is_told_whether_copies_may_run_in_any_order(copies, is_disjoint):
+    told = []
+
+    class WatchedOps(ReferenceOps):
+        def copy_blocks(self, *args, is_disjoint=False):
+            told.append(is_disjoint)
+
+    cache = KVCache(
+        SPECS, num_blocks=3, block_size=4, dtype=torch.float16, device=torch.device("cpu"), ops=WatchedOps()
+    )
+    cache.copy_blocks(copies)
+    assert told == [is_disjoint] * len(SPECS)
 
 
 @pytest.mark.parametrize("copy", [(0, 4), (-1, 2)])
