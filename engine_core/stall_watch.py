@@ -47,7 +47,7 @@ class StallWatch:
         """Note that the executors are at work between two steps, which may take `limit_s` seconds from now on.
 
         They may owe an answer already, or be asked for one while they are at it. An answer does not end that time: it
-        may be one that was on its way.
+        may be one that was on its way. An announcement of 0 seconds does.
         """
         self._busy_until = now + limit_s
         if self.is_waiting:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import gc
 import logging
+from contextlib import nullcontext
 
 from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.errors import NotFound
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.step_trace import StepTrace
-from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorReady, FromExecutor, LoadModel, ToExecutor
+from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel, ToExecutor
 
 from .host_limits import HostLimits
 from .loading import StartupClock, load_executor
+from .long_work import AnnouncedCompilations, LongWork
 from .model_runner import ModelRunner
 from .step_in_flight import StepInFlight
 from .step_profile import trace_channel, trace_runner
 
 # The first capture compiles kernels for shapes that no step has had: on a slow and busy machine, many seconds each.
 _CAPTURE_LIMIT_S = 120.0
+_COMPILATION_LIMIT_S = 120.0
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._epoch: int | None = None
         self._trace: StepTrace | None = None
+        self._long_work: LongWork | None = None
         self._max_steps_in_flight = 1
 
     @property
@@ -85,7 +89,7 @@ class Worker:
         return graphs is not None and graphs.is_due()
 
     def idle(self) -> bool:
-        """Capture a graph, after the core was told that it takes a while; return whether there was one to capture.
+        """Capture a graph, while the core knows that it takes a while; return whether there was one to capture.
 
         No step may be in flight.
         """
@@ -94,10 +98,9 @@ class Worker:
         reason = self._runner.graphs.next_capture()
         if reason is None:
             return False
-        if self._channel is not None and self._epoch is not None:
-            self._channel.send(ExecutorBusy(executor_epoch=self._epoch, reason=reason, limit_s=_CAPTURE_LIMIT_S))
         self._runner.forget_last_step()
-        self._runner.graphs.capture()
+        with nullcontext() if self._long_work is None else self._long_work.during(reason, _CAPTURE_LIMIT_S):
+            self._runner.graphs.capture()
         return True
 
     def _load(self, message: LoadModel) -> ExecutorReady:
@@ -105,6 +108,9 @@ class Worker:
         self._max_steps_in_flight = 2 if message.config.scheduler.async_scheduling else 1
         loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
         self._runner = loaded.runner
+        if self._channel is not None:
+            self._long_work = LongWork(self._channel.send, message.executor_epoch)
+            loaded.ops.watch_compilations(AnnouncedCompilations(self._long_work, _COMPILATION_LIMIT_S))
         path = message.config.observability.profile_steps
         if path is not None and self._trace is None:
             self._trace = StepTrace(path, "executor")

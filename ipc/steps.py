@@ -151,6 +151,7 @@ class ExecutorBusy(Message, frozen=True, kw_only=True):
     Attributes:
         reason: what it does, for the log.
         limit_s: seconds from this message within which it will say something again; afterwards it counts as stalled.
+            0: what was announced last is over.
     """
 
     executor_epoch: int

@@ -76,6 +76,16 @@ def test_answer_that_was_on_its_way_does_not_end_the_announced_work():
     assert watch.is_overdue(9.0)
 
 
+def test_work_that_is_told_to_be_over_puts_nothing_off_any_more():
+    watch = StallWatch(3.0)
+    watch.expect(0.0)
+    watch.announce(1.0, 120.0)
+    watch.announce(2.0, 0.0)
+    assert (watch.allowed_s, watch.is_announced) == (3.0, False)
+    assert not any(looks(watch, *every_half(2.0, 5.0)))
+    assert watch.is_overdue(5.5)
+
+
 def test_announced_work_counts_no_longer_once_its_time_is_over_or_its_executor_gone():
     watch = StallWatch(3.0)
     watch.announce(0.0, 5.0)

@@ -42,6 +42,20 @@ class Graphs:
         self.captured.append(self.open_sizes.pop())
 
 
+class FailingGraphs(Graphs):
+    def capture(self):
+        raise MemoryError
+
+
+class WatchedOps:
+    """Hands out who wants to know of compilations."""
+
+    watch = None
+
+    def watch_compilations(self, watch):
+        self.watch = watch
+
+
 class Channel:
     def __init__(self):
         self.sent = []
@@ -56,11 +70,16 @@ def channel():
 
 
 @pytest.fixture
-def make_worker(monkeypatch, channel):
+def watched_ops():
+    return WatchedOps()
+
+
+@pytest.fixture
+def make_worker(monkeypatch, channel, watched_ops):
     def make(graphs=None, **scheduler):
         ahead = AheadRunner(tiny_checkpoint(), graphs=graphs)
         ready = ExecutorReady(executor_epoch=EPOCH, num_blocks=64, device="fake", dtype="", kv_cache_dtype="")
-        loaded = LoadedExecutor(runner=ahead.runner, ops=None, ready=ready)
+        loaded = LoadedExecutor(runner=ahead.runner, ops=watched_ops, ready=ready)
         monkeypatch.setattr(worker_module, "load_executor", lambda *_: loaded)
         worker = Worker(HostLimits(), channel)
         config = EngineConfig(scheduler=SchedulerConfig(**scheduler))
@@ -109,11 +128,30 @@ def test_each_capture_is_announced_before_it_is_made(make_worker, channel):
     worker, _ = make_worker(graphs)
     assert [worker.idle() for _ in range(3)] == [True, True, False]
     assert graphs.captured == [8, 1]
-    assert all(isinstance(message, ExecutorBusy) and message.limit_s > 60 for message in channel.sent)
-    assert [(message.executor_epoch, message.reason) for message in channel.sent] == [
+    begins, ends = channel.sent[::2], channel.sent[1::2]
+    assert all(isinstance(message, ExecutorBusy) and message.limit_s > 60 for message in begins)
+    assert [(message.executor_epoch, message.reason) for message in begins] == [
         (EPOCH, "capturing 8"),
         (EPOCH, "capturing 1"),
     ]
+    assert [message.limit_s for message in ends] == [0.0, 0.0]
+
+
+def test_capture_that_fails_is_over_as_well(make_worker, channel):
+    worker, _ = make_worker(FailingGraphs(open_sizes=[8]))
+    with pytest.raises(MemoryError):
+        worker.idle()
+    assert channel.sent[-1] == ExecutorBusy(executor_epoch=EPOCH, reason="no longer capturing 8", limit_s=0.0)
+
+
+def test_kernel_that_is_compiled_while_serving_is_announced(make_worker, channel, watched_ops):
+    make_worker()
+    watched_ops.watch.begin("rotary_kernel")
+    watched_ops.watch.end("rotary_kernel")
+    begin, end = channel.sent
+    assert begin.reason == "compiling rotary_kernel"
+    assert begin.limit_s > 60
+    assert end.limit_s == 0.0
 
 
 def test_steps_are_held_up_only_for_a_capture_that_is_due(make_worker):
