@@ -17,6 +17,7 @@ from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import ExecutorFailed, FromExecutor, LoadModel, Shutdown, ToExecutor
 
+from .completion import end_process
 from .pulse import Pulse, longest_silence_s
 from .step_pipeline import StepPipeline
 
@@ -118,4 +119,4 @@ def _answer(channel: PairChannel[ToExecutor], worker: Worker, reply: FromExecuto
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
