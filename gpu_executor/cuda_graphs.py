@@ -211,7 +211,10 @@ class DecodeGraphs:
         free_bytes = self._recorder.free_bytes()
         try:
             replay = self._recorder.record(lambda: self._forward(size))
-        except RuntimeError as exc:  # torch has no narrower class for what a driver refuses
+        # A graph is a convenience, and whatever hinders its capture leaves the executor as it was: what the driver
+        # refuses (RuntimeError), what Triton can't compile (TritonError) or keep in its cache (OSError). A device that
+        # is broken says so again at the next step.
+        except Exception as exc:
             self._give_up(size, exc)
             return
         self._replays[size] = replay
@@ -247,9 +250,9 @@ class DecodeGraphs:
         metadata = buffers.metadata(size, self._kv_cache.block_size)
         hidden = self._model.forward(buffers.input_ids[:size], metadata, self._kv_cache.layers)
         buffers.hidden[:size].copy_(hidden)
-        buffers.logits[:size].copy_(self._model.compute_logits(hidden))
+        self._model.compute_logits(hidden, out=buffers.logits[:size])
 
-    def _give_up(self, size: int, exc: RuntimeError) -> None:
+    def _give_up(self, size: int, exc: Exception) -> None:
         """Go on without the graphs that can't be had: larger ones for want of memory, else all."""
         self._misses.clear()
         if is_out_of_memory(exc):

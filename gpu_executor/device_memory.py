@@ -12,6 +12,7 @@ from pagewire.ipc.config import StepLimits
 from pagewire.ipc.errors import MachineError
 
 from .devices.base import Device
+from .devices.graph_recorder import is_out_of_memory
 from .host_limits import HostLimits
 from .memory import MemoryUse, estimate_workspace
 from .profile_run import ProfileRun
@@ -140,7 +141,9 @@ class GpuMeter(MemoryMeter):
             run.rehearse()  # code takes memory as well
             peaks = [self._allocator.peak_bytes_of(work) for work in (run.prefill, run.decode)]
             of_graph = self._allocator.peak_bytes_of(run.decode_without_draws) - held
-        except torch.OutOfMemoryError as exc:
+        except RuntimeError as exc:  # the class of what a driver refuses; an allocator's is one of it
+            if not is_out_of_memory(exc):
+                raise
             raise MachineError(
                 f"The largest step does not fit on {self._device.name} beside the weights "
                 f"({self._weights / 2**30:.2f} GiB of {self._first.total_bytes / 2**30:.2f} GiB): lower "

@@ -7,6 +7,9 @@ from typing import Protocol
 
 import torch
 
+# "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "HIP out of memory"; and cuBLAS's and rocBLAS's.
+_NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "rocblas_status_memory_error")
+
 
 class GraphRecorder(Protocol):
     """What captures work of a device, and how much memory that leaves."""
@@ -19,8 +22,7 @@ class GraphRecorder(Protocol):
                 of a graph.
 
         Raises:
-            RuntimeError: it can't be captured; `torch.OutOfMemoryError`, or an error in whose context there is one, if
-                for want of memory.
+            Exception: it can't be captured; `is_out_of_memory` says whether for want of memory.
         """
         ...
 
@@ -74,10 +76,13 @@ class CudaRecorder:
 def is_out_of_memory(exc: BaseException | None) -> bool:
     """Say whether an error, or one that it hides, is for want of a GPU's memory.
 
-    The end of a capture in which there was no memory may fail by another error.
+    torch's allocator has a class of its own for that. The driver, which keeps graphs and the code of kernels, Triton and
+    libraries say it in words. The end of a capture in which there was no memory may fail by another error.
     """
     while exc is not None:
         if isinstance(exc, torch.OutOfMemoryError):
+            return True
+        if isinstance(exc, RuntimeError) and any(words in str(exc) for words in _NO_MEMORY):
             return True
         exc = exc.__context__
     return False

@@ -83,9 +83,10 @@ class OutputLayer:
         if not self._tied:
             yield from self._rows.weight_targets()
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32."""
-        return self._context.quant_method.apply(self.weight, hidden).float()
+    def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32, written to `out` if it is given."""
+        logits = self._context.quant_method.apply(self.weight, hidden)
+        return logits.float() if out is None else out.copy_(logits)
 
     def choose(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
         """Find each row's best token; see `Ops.output_layer`."""

@@ -33,14 +33,15 @@ class Model(Protocol):
         """
         ...
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the logits of some rows of `forward`'s result.
 
         Args:
             hidden: [num_rows, hidden_size].
+            out: where to write them, which spares a matrix; None: new memory.
 
         Returns:
-            [num_rows, vocab_size] float32.
+            [num_rows, vocab_size] float32; `out` if it is given.
         """
         ...
 

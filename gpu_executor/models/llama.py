@@ -79,9 +79,9 @@ class LlamaForCausalLM:
         assert self._weights is not None, "weights are loaded before the first step"
         return self._ops.decoder(input_ids, self._weights, kv_caches, metadata)
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """See `Model.compute_logits`."""
-        return self.output.forward(hidden)
+        return self.output.forward(hidden, out)
 
     def choose_tokens(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
         """See `Model.choose_tokens`."""

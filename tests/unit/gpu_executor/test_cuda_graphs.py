@@ -32,7 +32,7 @@ class FakeRecorder:
     """
 
     def __init__(self) -> None:
-        self.errors: list[RuntimeError | None] = []
+        self.errors: list[Exception | None] = []
         self.taken = 0
         self.free = GIB
         self.num_replays = 0
@@ -225,7 +225,14 @@ def hidden_out_of_memory() -> RuntimeError:
     return error
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), hidden_out_of_memory()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        hidden_out_of_memory(),
+    ],
+)
 def test_want_of_memory_leaves_that_size_out_and_goes_on_with_smaller_ones(
     error: RuntimeError, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,10 +257,24 @@ def test_want_of_memory_for_a_small_graph_leaves_the_larger_ones_out_as_well() -
     assert captured.graphs.next_capture() == "capturing the CUDA graph of 1 decodes"
 
 
-def test_a_capture_that_fails_otherwise_ends_graphs_and_not_the_executor(caplog: pytest.LogCaptureFixture) -> None:
+class TritonError(Exception):
+    """Triton's own errors derive from nothing narrower."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("operation not permitted when stream is capturing"),
+        TritonError("PTXAS error"),
+        OSError(28, "No space left on device", "/root/.triton/cache"),
+    ],
+)
+def test_a_capture_that_fails_otherwise_ends_graphs_and_not_the_executor(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     captured = Captured()
     captured.graphs.capture()
-    captured.recorder.errors = [RuntimeError("operation not permitted when stream is capturing")]
+    captured.recorder.errors = [error]
     captured.graphs.capture()
     assert captured.graphs.next_capture() is None
     assert [record.levelno for record in caplog.records] == [logging.ERROR]

@@ -135,6 +135,29 @@ def test_memory_that_others_give_back_meanwhile_is_no_negative_use() -> None:
     assert use.runtime == 512 * MIB
 
 
+class FailingRun(FakeRun):
+    """Steps that fail at their first launch."""
+
+    def __init__(self, gpu: FakeGpu, error: RuntimeError) -> None:
+        super().__init__(gpu, prefill=GIB, decode=GIB)
+        self._error = error
+
+    def rehearse(self) -> None:
+        raise self._error
+
+
+def test_a_driver_that_has_no_memory_for_code_names_the_flags_as_well() -> None:
+    gpu = FakeGpu()
+    with pytest.raises(MachineError, match="--max-num-batched-tokens"):
+        load(gpu, FailingRun(gpu, torch.AcceleratorError("CUDA error: out of memory")))
+
+
+def test_a_failing_device_is_not_taken_for_want_of_memory() -> None:
+    gpu = FakeGpu()
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        load(gpu, FailingRun(gpu, torch.AcceleratorError("CUDA error: an illegal memory access was encountered")))
+
+
 def test_a_step_that_does_not_fit_names_the_flags() -> None:
     gpu = FakeGpu(others=60 * GIB)
     with pytest.raises(MachineError, match=r"NVIDIA H200 beside the weights \(16\.00 GiB.*--max-num-batched-tokens"):

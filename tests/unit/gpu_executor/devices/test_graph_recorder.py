@@ -118,6 +118,22 @@ def test_free_memory_is_counted_when_nothing_is_kept_any_more(cuda: FakeTorchCud
     assert cuda.log == ["synchronize", "empty cache"]
 
 
-def test_only_want_of_memory_is_want_of_memory() -> None:
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not is_out_of_memory(RuntimeError("illegal memory access"))
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("HIP error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_want_of_memory_is_known_whoever_tells_it(error: RuntimeError) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), OSError("out of memory")]
+)
+def test_only_want_of_the_devices_memory_is_want_of_memory(error: Exception) -> None:
+    assert not is_out_of_memory(error)
