@@ -78,7 +78,8 @@ class LoadPlan:
         can_capture = self.device.is_asynchronous and self.ops.can_be_captured
         if not can_capture or self.config.model.enforce_eager:
             return ()
-        return graph_sizes(self.limits.max_num_seqs)
+        # A step of decodes has a token a row.
+        return graph_sizes(min(self.limits.max_num_seqs, self.limits.max_num_batched_tokens))
 
 
 def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:

@@ -14,8 +14,10 @@ _INTERVAL_S = 0.5
 # hundreds of megabytes: 0.6 s on 2 cores, 1.0 s where others use them as well, much longer from a cold and slow disk.
 _FIRST_LIMIT_S = 20.0
 _LATER_LIMIT_S = 5.0  # what an earlier executor has read is in memory
-# Where drivers of GPUs are reached. With nobody left who uses them they forget all, and set every GPU of the machine
-# up again, within one call.
+# With nobody left who uses them, drivers of GPUs forget all, and set every GPU of the machine up again, within one call
+# that holds the interpreter: seconds for each, and machines have 8. torch's libraries for GPUs are gigabytes.
+_GPU_LIMIT_S = 60.0
+# Where drivers of GPUs are reached.
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
@@ -28,7 +30,9 @@ def longest_silence_s(*, is_first: bool, device: str = "cpu", drivers: tuple[Pat
         drivers: device files, of which one is there if the machine has GPUs.
     """
     may_use_gpu = device != "cpu" and any(path.exists() for path in drivers)
-    return _FIRST_LIMIT_S if is_first or may_use_gpu else _LATER_LIMIT_S
+    if may_use_gpu:
+        return _GPU_LIMIT_S
+    return _FIRST_LIMIT_S if is_first else _LATER_LIMIT_S
 
 
 class Pulse:

@@ -10,7 +10,7 @@ from pagewire.gpu_executor.devices.cpu import CpuDevice
 from pagewire.gpu_executor.host_limits import HostLimits
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.load_plan import LoadPlan, plan_load
-from pagewire.ipc.config import GPU_STEP_LIMITS, CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
+from pagewire.ipc.config import GPU_STEP_LIMITS, CacheConfig, EngineConfig, ModelOptions, SchedulerConfig, StepLimits
 from pagewire.ipc.errors import ConfigError
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -66,6 +66,12 @@ def test_graphs_are_captured_on_a_gpu_by_kernels_that_allow_it_unless_it_is_forb
     assert replace(on_gpu, ops=ReferenceOps()).graph_sizes == ()
     eager = plan(kernels="reference", enforce_eager=True).config
     assert replace(on_gpu, config=eager).graph_sizes == ()
+
+
+def test_no_graph_has_more_rows_than_a_step_has_tokens() -> None:
+    on_gpu = replace(plan(kernels="reference"), device=FakeGpu(HostLimits()), ops=CapturableOps())
+    assert replace(on_gpu, limits=StepLimits(max_num_seqs=256, max_num_batched_tokens=100)).graph_sizes[-1] == 100
+    assert replace(on_gpu, limits=StepLimits(max_num_seqs=20, max_num_batched_tokens=100)).graph_sizes[-1] == 20
 
 
 def test_the_longest_context_is_the_flag_or_the_models() -> None:
