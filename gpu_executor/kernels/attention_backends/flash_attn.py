@@ -1,9 +1,11 @@
-"""FlashAttention's paged attention (package flash-attn, version 2.5 and up).
+"""FlashAttention's paged attention (package flash-attn, version 2.6 and up).
 
 Source: FlashAttention-2, Dao 2023 (arXiv 2307.08691).
 """
 
 from __future__ import annotations
+
+import inspect
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +25,22 @@ class FlashAttention:
     """Attention by `flash_attn_varlen_func`, which takes mixed decodes and chunks.
 
     Raises:
-        ConfigError: flash-attn is not installed, or does not load.
+        ConfigError: flash-attn is not installed, does not load, or is too old.
     """
 
     def __init__(self) -> None:
         self._attend = import_library("flash_attn", "flash_attn", "flash-attn").flash_attn_varlen_func
+        missing = {"block_table", "softcap"} - inspect.signature(self._attend).parameters.keys()
+        if missing:
+            raise ConfigError(
+                "--attention-backend flash_attn needs flash-attn 2.6 or newer: flash_attn_varlen_func of the one"
+                f" installed does not take {', '.join(sorted(missing))}. `pip install -U flash-attn`, or leave it out"
+                " for the Triton kernels.",
+                param=PARAM,
+            )
+        # What a step's layers share, made by the first of them.
+        self._metadata: ForwardMetadata | None = None
+        self._key_start_loc = torch.empty(0, dtype=torch.int32)
 
     def attend(
         self,
@@ -41,13 +54,16 @@ class FlashAttention:
     ) -> Tensor:
         """See `AttentionBackend.attend`."""
         _check(query, kv_cache, metadata.block_size)
+        if metadata is not self._metadata:
+            self._metadata = metadata
+            self._key_start_loc = F.pad(metadata.seq_lens.cumsum(0, dtype=torch.int32), (1, 0))
         output: Tensor = self._attend(
             query,
             # The library takes tokens before heads; strides tell it where they are.
             kv_cache.key.transpose(1, 2),
             kv_cache.value.transpose(1, 2),
             cu_seqlens_q=metadata.query_start_loc,
-            cu_seqlens_k=F.pad(metadata.seq_lens.cumsum(0, dtype=torch.int32), (1, 0)),
+            cu_seqlens_k=self._key_start_loc,
             max_seqlen_q=metadata.max_query_len,
             max_seqlen_k=metadata.max_seq_len,
             softmax_scale=scale,

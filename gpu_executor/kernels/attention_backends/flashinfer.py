@@ -85,6 +85,8 @@ class FlashInfer:
             self._wrappers[plan] = self._library.BatchPrefillWithPagedKVCacheWrapper(workspace, kv_layout="HND")
         block_size = metadata.block_size
         num_blocks = (metadata.seq_lens + block_size - 1) // block_size
+        # The host waits here until it knows how many blocks there are, once a step and kind of layer; so does the
+        # library, which copies what it plans by to the host.
         is_used = torch.arange(metadata.block_tables.shape[1], device=num_blocks.device) < num_blocks[:, None]
         self._wrappers[plan].plan(
             metadata.query_start_loc,

@@ -2,7 +2,8 @@
 
 `paged_attention` has the three ways to attend. The numbers that it picks by are head_dim, element_bytes (of the
 activations), kv_bytes (of a cached number) and shared_kib, the shared memory that one program can have: 227 on an H100,
-163 on an A100, 99 on an L40S, 64 on an MI300. SPLIT_LEN is part of what a result is: rows for the same model and device must not differ in it.
+163 on an A100, 99 on an L40S, 64 on an MI300. SPLIT_LEN is part of what a result is: rows for the same model and device
+must not differ in it.
 """
 
 from __future__ import annotations

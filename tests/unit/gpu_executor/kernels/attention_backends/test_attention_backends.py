@@ -35,7 +35,15 @@ def dense_attention(
 
 
 def flash_attn_varlen_func(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, block_table: Tensor, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    softcap: float,
+    block_table: Tensor,
+    **options: Any,
 ) -> Tensor:
     assert options["causal"]
     left = options["window_size"][0]
@@ -50,7 +58,7 @@ def flash_attn_varlen_func(
                 *rows,
                 scale=options["softmax_scale"],
                 window=None if left < 0 else left + 1,
-                cap=options["softcap"],
+                cap=softcap,
             )
         )
     return torch.cat(outputs)
@@ -128,6 +136,35 @@ def test_layers_of_a_kind_share_a_plan_and_steps_do_not() -> None:
             library.attend(query, cache, step, scale=1.0, sliding_window=None, soft_cap=None)
     (wrapper,) = library._wrappers.values()
     assert wrapper.num_plans == 2
+
+
+def test_layers_of_a_step_share_where_requests_begin_and_steps_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def attend(q: Tensor, *args: Any, cu_seqlens_k: Tensor, softcap: float, block_table: Tensor, **_: Any) -> Tensor:
+        seen.append(cu_seqlens_k)
+        return q
+
+    monkeypatch.setattr(sys.modules["flash_attn"], "flash_attn_varlen_func", attend)
+    requests = PagedRequests(LENGTHS, (4, 2, 64), block_size=256, dtype=torch.float16)
+    library = FlashAttention()
+    for parts in (PARTS, PARTS[:2]):
+        query, cache, step = requests.step(parts)
+        for _layer in range(3):
+            library.attend(query, cache, step, scale=1.0, sliding_window=None, soft_cap=None)
+    assert [starts.tolist() for starts in seen] == [[0, 70, 107, 137]] * 3 + [[0, 70, 107]] * 3
+    assert seen[0] is seen[2]
+
+
+def test_a_flash_attn_without_soft_caps_is_refused_with_the_version_that_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def older(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor) -> Tensor:  # 2.5
+        raise AssertionError
+
+    monkeypatch.setattr(sys.modules["flash_attn"], "flash_attn_varlen_func", older)
+    with pytest.raises(ConfigError, match=r"2\.6 or newer: .* does not take softcap"):
+        FlashAttention()
 
 
 @pytest.mark.parametrize(
