@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from .device_draws import DrawTable
 from .draws import Filters, NoiseKey
 
 _UINT32_MASK = 2**32 - 1
+_FIELDS = [field.name for field in fields(DrawTable)]
+_ROWS, _POSITIONS = _FIELDS.index("rows"), _FIELDS.index("positions")
 
 
 class RandomRow(NamedTuple):
@@ -80,11 +82,21 @@ class DrawArrays:
             num_limited=sum(len(ordered[index].slots) for index in limited),
         )
 
+    def at(self, positions: np.ndarray) -> DrawArrays:
+        """Return the same draws at other places among their rows' output tokens.
+
+        Args:
+            positions: [number of rows of logits] int64.
+        """
+        arrays = list(self.arrays)
+        arrays[_POSITIONS] = _words(positions[arrays[_ROWS]])
+        return replace(self, arrays=arrays)
+
     def table(self, tensors: Sequence[Tensor]) -> DrawTable:
         """Return the table whose tensors are these arrays on a device."""
         return DrawTable(*tensors, num_top_k=self.num_top_k, max_top_k=self.max_top_k, num_limited=self.num_limited)
 
 
-def _words(numbers: Sequence[int]) -> np.ndarray:
+def _words(numbers: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return numbers as 32 bits each, whose sign means nothing."""
     return (np.array(numbers, dtype=np.int64) & _UINT32_MASK).astype(np.uint32).view(np.int32)

@@ -25,7 +25,7 @@ from ..kernels.draw_arrays import DrawArrays
 from ..kernels.sampling_ops import SamplingOps
 from ..models.base import Model
 from .device_reports import ReportPlan, ReportRequest
-from .draw import Draw, Drawn
+from .draw import Draw, Drawn, RowSampling
 from .logprobs import LOGITS_NOT_FINITE
 from .packed_results import PackedResults, Section
 from .pending import PendingDraws
@@ -48,6 +48,7 @@ class DeviceSampler:
         self._vocab_size = vocab_size
         self._ops = ops
         self._device = device
+        self._last: _Step | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -60,7 +61,7 @@ class DeviceSampler:
             logits = model.compute_logits(hidden)
         assert logits.dtype == torch.float32, f"logits are float32, not {logits.dtype}"
         logits = logits[: len(draws)].contiguous()
-        step = _Step.of(draws, self._vocab_size, logits.shape[1], self._ops.max_described_top)
+        step = self._lay_out(draws, logits.shape[1])
         tables = _Tables.upload(step, self._device)
         results = PackedResults(step.sections(), self._device.torch_device)
         tokens, states, *reports = results.tensors
@@ -84,6 +85,16 @@ class DeviceSampler:
                 self._ops, self._device, reported, reported_bests, tokens, tables.reports, reports
             )
         return _LaunchedDraws(step, results, self._device.download(results.buffer), sorted_rows)
+
+    def _lay_out(self, draws: Sequence[Draw], row_stride: int) -> _Step:
+        """Lay out a step; most have the rows of the one before, whose parameters never change."""
+        last = self._last
+        if last is not None and last.parameters == _parameters_of(draws):
+            step = last.at(draws, row_stride)
+        else:
+            step = _Step.of(draws, self._vocab_size, row_stride, self._ops.max_described_top)
+        self._last = step
+        return step
 
     def prompt_logprobs(self, logits: Tensor, next_token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
         """Return the logprob of each prompt token under the row before it; waits for the device.
@@ -119,6 +130,7 @@ class DeviceSampler:
 class _Step(NamedTuple):
     """What the host knows of a step's draws."""
 
+    parameters: list[tuple[RowSampling, int]]
     slots: list[Sequence[int]]
     num_draws: list[int]
     num_slots: int
@@ -136,6 +148,7 @@ class _Step(NamedTuple):
             for slot in slots[row]
         ]
         return cls(
+            parameters=_parameters_of(draws),
             slots=slots,
             num_draws=[draw.num_draws for draw in draws],
             num_slots=num_slots,
@@ -143,6 +156,17 @@ class _Step(NamedTuple):
             edits=EditArrays.of(draws, row_stride),
             reports=ReportPlan(requests, vocab_size, max_described_top),
         )
+
+    def at(self, draws: Sequence[Draw], row_stride: int) -> _Step:
+        """Return the step of the same rows' next draws."""
+        random, edits = self.draws, self.edits
+        if random is not None:
+            # Rows that no draw is left to chance of may come without a history; their number is not read.
+            num_outputs = [0 if draw.history is None else draw.history.num_output_tokens for draw in draws]
+            random = random.at(np.array(num_outputs, dtype=np.int64))
+        if edits is not None:
+            edits = edits.at(draws) if edits.is_constant else EditArrays.of(draws, row_stride)
+        return self._replace(draws=random, edits=edits)
 
     @property
     def needs_groups(self) -> bool:
@@ -152,6 +176,10 @@ class _Step(NamedTuple):
         """Return the step's results: tokens, states, reports."""
         counts = (self.num_slots, len(self.slots))
         return [*(Section(torch.int64, (count,)) for count in counts), *self.reports.sections()]
+
+
+def _parameters_of(draws: Sequence[Draw]) -> list[tuple[RowSampling, int]]:
+    return [(draw.row_sampling, draw.num_draws) for draw in draws]
 
 
 class _Tables(NamedTuple):

@@ -28,10 +28,12 @@ class LogitsProcessor(Protocol):
         arguments: the fields of `Sampling` that it reads.
         reads_token_ids: whether it looks at the tokens before the draw, and not only at their number: then it can't be
             applied before they are known.
+        is_constant: whether its edits are the same before every draw of a request.
     """
 
     arguments: ClassVar[tuple[str, ...]]
     reads_token_ids: ClassVar[bool]
+    is_constant: ClassVar[bool]
 
     @classmethod
     def from_sampling(cls, sampling: Sampling, vocab_size: int) -> Self | None:
@@ -54,6 +56,7 @@ class AllowedTokens:
 
     arguments: ClassVar[tuple[str, ...]] = ("allowed_token_ids",)
     reads_token_ids: ClassVar[bool] = False
+    is_constant: ClassVar[bool] = True
 
     def __init__(self, token_ids: np.ndarray) -> None:
         self._token_ids = token_ids
@@ -75,6 +78,7 @@ class BadWords:
 
     arguments: ClassVar[tuple[str, ...]] = ("bad_words_token_ids",)
     reads_token_ids: ClassVar[bool] = True
+    is_constant: ClassVar[bool] = False
 
     def __init__(self, last_ids_by_prefix: dict[tuple[int, ...], list[int]]) -> None:
         self._last_ids_by_prefix = last_ids_by_prefix
@@ -107,6 +111,7 @@ class MinTokens:
 
     arguments: ClassVar[tuple[str, ...]] = ("min_tokens", "end_token_ids")
     reads_token_ids: ClassVar[bool] = False
+    is_constant: ClassVar[bool] = False
 
     def __init__(self, min_tokens: int, end_token_ids: np.ndarray) -> None:
         self._min_tokens = min_tokens
@@ -130,6 +135,7 @@ class LogitBias:
 
     arguments: ClassVar[tuple[str, ...]] = ("logit_bias",)
     reads_token_ids: ClassVar[bool] = False
+    is_constant: ClassVar[bool] = True
 
     def __init__(self, token_ids: np.ndarray, biases: np.ndarray) -> None:
         self._token_ids = token_ids
@@ -153,6 +159,7 @@ class Penalties:
 
     arguments: ClassVar[tuple[str, ...]] = ("repetition_penalty", "frequency_penalty", "presence_penalty")
     reads_token_ids: ClassVar[bool] = True
+    is_constant: ClassVar[bool] = True
 
     def __init__(self, strengths: PenaltyStrengths) -> None:
         self._strengths = strengths

@@ -7,7 +7,7 @@ goes to slot r; further draws from a row come after those of all rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..kernels.draw_arrays import DrawArrays, RandomRow
 from ..kernels.draws import NoiseKey
 from .draw import Draw
 from .logits_processors import edits_of
-from .row_edits import PenaltyStrengths, RowEdits, TokenHistory
+from .row_edits import PenaltyStrengths, RowEdits
 
 
 def slots_of(draws: Sequence[Draw]) -> tuple[list[Sequence[int]], int]:
@@ -71,11 +71,17 @@ class EditArrays:
 
     Attributes:
         edits: arrays of `EditTensors`, in the order of its fields.
+        is_constant: whether these are the same before the rows' next draws.
+        penalized: the rows with penalties.
+        strengths: of their penalties: repetitions, frequencies, presences.
         penalties: arrays of a `PenaltyTable`, in the order of its fields.
         max_tokens: the most tokens of a row with penalties; 0 if there is none.
     """
 
     edits: list[np.ndarray]
+    is_constant: bool
+    penalized: list[int]
+    strengths: list[np.ndarray]
     penalties: list[np.ndarray]
     max_tokens: int
 
@@ -88,22 +94,42 @@ class EditArrays:
             row_stride: from one row of the flat logits to the next.
         """
         edited: list[tuple[int, RowEdits]] = []
-        penalized: list[tuple[int, PenaltyStrengths, TokenHistory]] = []
+        penalized: list[tuple[int, PenaltyStrengths]] = []
+        is_constant = True
         for row, draw in enumerate(draws):
             if not draw.row_sampling.processors:
                 continue
             assert draw.history is not None, "a row that needs its logits comes with its tokens"
             edits = edits_of(draw.row_sampling.processors, draw.history)
             edited.append((row, edits))
+            is_constant &= all(processor.is_constant for processor in draw.row_sampling.processors)
             if edits.penalties is not None:
-                penalized.append((row, edits.penalties, draw.history))
+                penalized.append((row, edits.penalties))
         if not edited:
             return None
+        strengths = np.array([strengths for _, strengths in penalized], dtype=np.float32).reshape(-1, 3)
         return cls(
             edits=_edit_arrays(edited, row_stride),
-            penalties=_penalty_arrays(penalized),
-            max_tokens=max((len(history.token_ids) for _, _, history in penalized), default=0),
-        )
+            is_constant=is_constant,
+            penalized=[row for row, _ in penalized],
+            strengths=[np.ascontiguousarray(column) for column in strengths.T],
+            penalties=[],
+            max_tokens=0,
+        ).at(draws)
+
+    def at(self, draws: Sequence[Draw]) -> EditArrays:
+        """Return the same edits before the rows' next draws; they have to be constant."""
+        histories = [history for row in self.penalized if (history := draws[row].history) is not None]
+        num_tokens = np.array([len(history.token_ids) for history in histories], dtype=np.int32)
+        penalties = [
+            np.array(self.penalized, dtype=np.int32),
+            (num_tokens.cumsum() - num_tokens).astype(np.int32),
+            np.array([history.num_prompt_tokens for history in histories], dtype=np.int32),
+            num_tokens,
+            *self.strengths,
+            _joined([history.token_ids for history in histories], np.int32),
+        ]
+        return replace(self, penalties=penalties, max_tokens=int(num_tokens.max(initial=0)))
 
     def penalty_table(self, tensors: Sequence[Tensor]) -> PenaltyTable | None:
         """Return the table whose tensors are `penalties` on a device; None if no row is penalized."""
@@ -122,20 +148,6 @@ def _edit_arrays(edited: Sequence[tuple[int, RowEdits]], row_stride: int) -> lis
         _joined(masked, np.int64),
         _joined(biased, np.int64),
         _joined(biases, np.float32),
-    ]
-
-
-def _penalty_arrays(penalized: Sequence[tuple[int, PenaltyStrengths, TokenHistory]]) -> list[np.ndarray]:
-    histories = [history for _, _, history in penalized]
-    num_tokens = np.array([len(history.token_ids) for history in histories], dtype=np.int32)
-    strengths = np.array([strengths for _, strengths, _ in penalized], dtype=np.float32).reshape(-1, 3)
-    return [
-        np.array([row for row, _, _ in penalized], dtype=np.int32),
-        (num_tokens.cumsum() - num_tokens).astype(np.int32),
-        np.array([history.num_prompt_tokens for history in histories], dtype=np.int32),
-        num_tokens,
-        *(np.ascontiguousarray(column) for column in strengths.T),
-        _joined([history.token_ids for history in histories], np.int32),
     ]
 
 

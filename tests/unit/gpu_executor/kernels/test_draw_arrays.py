@@ -50,3 +50,16 @@ def test_parameters_stay_with_their_rows():
     assert (table.log_min_ps == -torch.inf).sum() == 4
     assert table.seeds[place] == -3
     assert int(table.positions[place]) & (2**32 - 1) == 2**32 - 1
+
+
+def test_later_draws_of_the_same_rows_differ_in_their_positions_alone():
+    first = DrawArrays.of(ROWS, 100)
+    later = first.at(np.array([10, 11, 2**32 + 12, 13, 14]))
+    moved = [
+        row._replace(key=row.key._replace(position=position))
+        for row, position in zip(ROWS, (10, 11, 12, 14, 13), strict=True)
+    ]
+    expected = DrawArrays.of(moved, 100)
+    for ours, other in zip(later.arrays, expected.arrays, strict=True):
+        assert (ours.tolist(), ours.dtype) == (other.tolist(), other.dtype)
+    assert first.arrays[6].tolist() != later.arrays[6].tolist(), "what is laid out already stays as it is"

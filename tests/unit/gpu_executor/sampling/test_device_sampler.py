@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from pagewire.gpu_executor.devices.cpu import CpuDevice
 from pagewire.gpu_executor.host_limits import HostLimits
+from pagewire.gpu_executor.kernels.draw_arrays import DrawArrays
 from pagewire.gpu_executor.kernels.draws import OutputRows
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.triton.triton_sampling import TritonSampling
@@ -17,6 +19,7 @@ from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
 from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.gpu_executor.sampling.step_tables import EditArrays
 from pagewire.ipc.errors import EngineError
 from pagewire.ipc.sampling_params import Sampling
 from tests.support.quick_interpreter import language_patched_once
@@ -148,6 +151,41 @@ def test_logits_of_a_captured_graph_are_taken_and_its_padding_rows_are_passed_ov
     sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
     pending = sampler.begin(OutputLayer(), torch.empty(0), MIXED[:2], rows.clone())
     assert_same(pending.collect(), on_the_host(rows[:2], MIXED[:2]))
+
+
+def later(one, num_tokens):
+    """The draw of the same row when it has more tokens."""
+    token_ids, num_prompt = one.history
+    more = np.arange(20, 20 + num_tokens, dtype=np.int32)
+    return one._replace(history=TokenHistory(np.concatenate([token_ids, more]), num_prompt))
+
+
+def test_each_step_of_the_same_rows_gets_what_the_host_draws():
+    sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
+    rows = logits(len(MIXED))
+    for num_tokens in range(3):
+        draws = [later(one, num_tokens) for one in MIXED]
+        assert_same(sampler.begin(OutputLayer(), rows, draws).collect(), on_the_host(rows, draws))
+    fewer = [later(one, 4) for one in MIXED[1:]]
+    assert_same(sampler.begin(OutputLayer(), rows[1:], fewer).collect(), on_the_host(rows[1:], fewer))
+
+
+def test_tables_of_the_same_rows_are_laid_out_once(monkeypatch):
+    num_layouts = Counter()
+    for kind in (DrawArrays, EditArrays):
+
+        def counted(*args, kind=kind, layout=kind.of):
+            num_layouts[kind] += 1
+            return layout(*args)
+
+        monkeypatch.setattr(kind, "of", counted)
+    sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
+    for num_tokens in range(3):
+        draws = [later(one, num_tokens) for one in (MIXED[1], MIXED[4], MIXED[5])]
+        sampler.begin(OutputLayer(), logits(3), draws)
+    assert num_layouts == {DrawArrays: 1, EditArrays: 1}
+    sampler.begin(OutputLayer(), logits(2), [MIXED[5], MIXED[4]])
+    assert num_layouts == {DrawArrays: 2, EditArrays: 2}
 
 
 def test_next_step_finds_each_rows_first_token_on_the_device():
