@@ -16,18 +16,9 @@ from torch import Tensor
 from ..layouts import DenseWeight, Fp8Weight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 from .dense_matmul import dense_matmul
 from .dequantize import dequantize
-from .launches.products import INVARIANT_ROWS
+from .launches.products import INVARIANT_BLOCK, INVARIANT_ROWS, UNPACK_NUMBERS, UNPACK_ROWS
 from .packed_weight import PackedWeight, pack_fp8, pack_int4, pack_int8
 from .quantized_matmul import quantized_matmul
-
-# Rows of activations from which a quantized weight is unpacked. At 512 rows an 8,192 x 8,192 product takes some 90 us
-# of an H100's arithmetic, and unpacking writes and reads 128 MB, about as long: unmeasured.
-_UNPACK_ROWS = 512
-# Numbers unpacked at a time: 128 MB of 16 bits, which still keep a dense product busy.
-_UNPACK_NUMBERS = 1 << 26
-# Rows of a product with fixed tiles at a time: four sums of 8,192 channels take 256 MB, and 4,096 channels of that many
-# activations 16 MB, which a GPU's second-level cache holds while each tile of the weight passes by.
-_INVARIANT_BLOCK = 2048
 
 
 def prepare_weight(weight: LinearWeight, device: torch.device) -> LinearWeight:
@@ -111,8 +102,8 @@ def multiply(x: Tensor, weight: LinearWeight, *, is_batch_invariant: bool) -> Te
 def _multiply(x: Tensor, weight: LinearWeight, out: Tensor) -> None:
     match weight:
         case DenseWeight():
-            out.copy_(F.linear(x, weight.weight, weight.bias))
-        case PackedWeight() if x.shape[0] <= _UNPACK_ROWS:
+            _multiply_dense(x, weight.weight, weight.bias, out)
+        case PackedWeight() if x.shape[0] <= UNPACK_ROWS:
             quantized_matmul(x, weight, out)
         case PackedWeight():
             _multiply_unpacked(x, weight, out)
@@ -121,17 +112,25 @@ def _multiply(x: Tensor, weight: LinearWeight, out: Tensor) -> None:
 
 
 def _multiply_unpacked(x: Tensor, weight: PackedWeight, out: Tensor) -> None:
-    step = max(1, _UNPACK_NUMBERS // weight.in_features)
+    step = max(1, UNPACK_NUMBERS // weight.in_features)
     bias = None if weight.bias is None else weight.bias.to(x.dtype)
     for first in range(0, weight.out_features, step):
         last = min(first + step, weight.out_features)
         matrix = dequantize(weight, first, last - first, x.dtype)
-        out[:, first:last] = F.linear(x, matrix, None if bias is None else bias[first:last])
+        _multiply_dense(x, matrix, None if bias is None else bias[first:last], out[:, first:last])
+
+
+def _multiply_dense(x: Tensor, matrix: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Multiply straight into some columns of a result, which `F.linear` can't."""
+    if bias is None:
+        torch.mm(x, matrix.t(), out=out)
+    else:
+        torch.addmm(bias, x, matrix.t(), out=out)  # one rounding: the bias is added before
 
 
 def _multiply_in_fixed_tiles(x: Tensor, weight: LinearWeight, out: Tensor) -> None:
-    for first in range(0, x.shape[0], _INVARIANT_BLOCK):
-        rows, rows_out = x[first : first + _INVARIANT_BLOCK], out[first : first + _INVARIANT_BLOCK]
+    for first in range(0, x.shape[0], INVARIANT_BLOCK):
+        rows, rows_out = x[first : first + INVARIANT_BLOCK], out[first : first + INVARIANT_BLOCK]
         match weight:
             case DenseWeight():
                 dense_matmul(rows, weight.weight, weight.bias, rows_out)

@@ -14,6 +14,18 @@ from .row import LaunchRow
 
 INVARIANT_ROWS = 64
 
+UNPACK_ROWS = 512
+"""Rows of activations above which a quantized weight is unpacked: at 512 rows an 8,192 x 8,192 product takes some 90 us
+of an H100's arithmetic, and unpacking writes and reads 128 MB, about as long. Unmeasured."""
+
+UNPACK_NUMBERS = 1 << 26
+"""Numbers of a weight that are unpacked at a time: 128 MB of 16 bits, which still keep a dense product busy.
+Unmeasured."""
+
+INVARIANT_BLOCK = 2048
+"""Rows of a product with fixed tiles at a time: four sums of 8,192 channels take 256 MB, and 4,096 channels of that
+many activations 16 MB, which a GPU's second-level cache holds while each tile of the weight passes by. Unmeasured."""
+
 QUANTIZED_MATMUL = (
     LaunchRow(
         kernel="quantized_matmul",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagewire.gpu_executor.kernels.layouts import DenseWeight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
 from tests.support.products import assert_product, random_rows
 from tests.support.weights import random_dense, random_fp8, random_int4, random_int8
 
@@ -66,16 +70,39 @@ def test_dense_weights_are_multiplied(is_batch_invariant: bool) -> None:
     "weight", [random_int4(70, 200, has_bias=True), random_int8(70, 96, 16), random_fp8(140, 300, 128, 128)]
 )
 def test_large_products_unpack_some_rows_at_a_time(weight: LinearWeight, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_UNPACK_ROWS", 4)
-    monkeypatch.setattr(products, "_UNPACK_NUMBERS", 30 * weight.in_features)
+    monkeypatch.setattr(products, "UNPACK_ROWS", 4)
+    monkeypatch.setattr(products, "UNPACK_NUMBERS", 30 * weight.in_features)
     monkeypatch.setattr(products, "quantized_matmul", None)
     x = random_rows(5, weight.in_features)
     assert_product(multiply(x, prepared(weight), is_batch_invariant=False), x, weight)
+
+
+def test_dense_products_of_parts_are_written_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    quantized, dense = random_int4(70, 96, has_bias=True), random_dense(8, 96, has_bias=True)
+    weight = StackedWeight((quantized, dense, random_dense(4, 96)))
+    stacked = prepare_weight(weight, CPU)
+    matrix = dequantize(quantized)
+    monkeypatch.setattr(products, "dequantize", lambda _, first, count, dtype: matrix[first : first + count].to(dtype))
+    monkeypatch.setattr(products, "UNPACK_ROWS", 4)
+    monkeypatch.setattr(products, "UNPACK_NUMBERS", 30 * 96)
+    x = random_rows(5, 96)
+    with CopiesForbidden():
+        product = multiply(x, stacked, is_batch_invariant=False)
+    assert_product(product, x, weight)
+
+
+class CopiesForbidden(TorchDispatchMode):
+    """Within it, nothing is copied into a tensor."""
+
+    # Whatever torch calls goes through here.
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func._schema.name != "aten::copy_"
+        return func(*args, **(kwargs or {}))
 
 
 def test_fixed_tiles_take_blocks_of_rows_that_show_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random_int4(20, 64)
     x = random_rows(9, 64)
     whole = multiply(x, prepared(weight), is_batch_invariant=True)
-    monkeypatch.setattr(products, "_INVARIANT_BLOCK", 4)
+    monkeypatch.setattr(products, "INVARIANT_BLOCK", 4)
     torch.testing.assert_close(multiply(x, prepared(weight), is_batch_invariant=True), whole)
