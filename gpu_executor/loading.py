@@ -12,6 +12,7 @@ from pagewire.ipc.errors import MachineError
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
 
+from .batch.device_tokens import most_token_bytes
 from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache, bytes_per_block
 from .batch.step_plan import RowLimits
@@ -88,7 +89,10 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     sampler = _make_sampler(plan)
     buffers = _make_graph_buffers(plan)
     with startup.phase("memory profile"):
-        use = meter.measure(_make_profile_run(plan, model, sampler), len(plan.graph_sizes))
+        use = meter.measure(_make_profile_run(plan, model, sampler, buffers), len(plan.graph_sizes))
+        if plan.ops.draws_on_device:  # made when a request first asks for penalties
+            of_tokens = most_token_bytes(plan.limits.max_num_seqs, plan.max_model_len)
+            use = replace(use, workspace=use.workspace + of_tokens)
     with startup.phase("KV cache"):
         num_blocks, budget = _settle_blocks(message, plan, model, use, meter.free_share)
         kv_cache = _make_kv_cache(plan, model, num_blocks)
@@ -141,16 +145,15 @@ def _make_sampler(plan: LoadPlan) -> Drawing:
     return Sampler(plan.num_drawable, plan.ops)
 
 
-def _make_profile_run(plan: LoadPlan, model: Model, sampler: Drawing) -> ProfileRun:
-    pool = _make_kv_cache(plan, model, num_blocks=1)
+def _make_profile_run(plan: LoadPlan, model: Model, sampler: Drawing, buffers: GraphBuffers | None) -> ProfileRun:
     return ProfileRun(
         model,
         sampler,
-        pool.layers,
+        _make_kv_cache(plan, model, num_blocks=2),
         plan.limits,
         max_model_len=plan.max_model_len,
-        block_size=plan.config.cache.block_size,
         device=plan.device.torch_device,
+        graph_logits=None if buffers is None else buffers.logits,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from pagewire.ipc.config import StepLimits
 from pagewire.ipc.sampling_params import Sampling
 
 from .batch.forward_metadata import ForwardMetadata
-from .kv_cache_spec import LayerKVCache
+from .batch.kv_cache import KVCache
 from .model_runner import PROMPT_LOGPROBS_ROWS
 from .models.base import Model
 from .sampling.draw import Draw, RowSampling
@@ -23,47 +21,59 @@ from .sampling.row_edits import TokenHistory
 _LARGEST_DRAW = Sampling(
     temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, repetition_penalty=1.1, num_logprobs=20
 )
+# Kernels differ between the draws and steps below, and a GPU's are compiled when they are first launched, for a second
+# or more each, with everybody's tokens waiting.
 # What requests ask for as a rule.
 _USUAL_DRAWS = (Sampling(temperature=0.0), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9))
-# Tokens of each row in steps of the kinds that serving brings: short prompts, chunks, chunks beside decodes. Kernels
-# differ between them, and a GPU's are compiled when they are first launched, for a second or more each.
-_USUAL_STEPS = ([1], [16], [64], [256], [1, 16, 300])
+# What else takes other kernels than these and the largest: edits of greedy rows, more of top_k, less and more logprobs.
+_RARE_DRAWS = (
+    Sampling(temperature=0.0, logit_bias={0: 1.0}),
+    Sampling(temperature=1.0, top_k=100),
+    Sampling(temperature=0.0, num_logprobs=0),
+    Sampling(temperature=0.0, num_logprobs=40),
+)
+# Tokens of each row in steps of the kinds that serving brings: short prompts, chunks, chunks beside decodes, many
+# prompts together.
+_USUAL_STEPS = ([1], [16], [64], [256], [1, 16], [1, 16, 300], [256] * 8)
+# What most contexts end within. Attention over few keys is launched otherwise than over the most that a model can have.
+_USUAL_CONTEXT = 2048
 
 
 class ProfileRun:
     """Runs steps without the pool, which is not there yet.
 
     Token ids are all 0 and no key is stored; what they read, a block or two of whatever there is, and what comes out
-    are of no interest. Launches are sized for requests of the longest context.
+    are of no interest. The largest steps are launched as for requests of the longest context, and so are small ones,
+    which are launched as for short contexts as well.
 
     Args:
         model: loaded.
         sampler: draws.
-        kv_caches: of at least one block each.
+        kv_cache: a stand-in for the pool, of two blocks or more.
         limits: of steps.
         max_model_len: the longest context.
-        block_size: tokens a KV block holds.
         device: where the model runs.
+        graph_logits: [rows of the largest graph, vocab_size] float32, where graphs write; None: there are none.
     """
 
     def __init__(
         self,
         model: Model,
         sampler: Drawing,
-        kv_caches: Sequence[LayerKVCache],
+        kv_cache: KVCache,
         limits: StepLimits,
         *,
         max_model_len: int,
-        block_size: int,
         device: torch.device,
+        graph_logits: Tensor | None = None,
     ) -> None:
         self._model = model
         self._sampler = sampler
-        self._kv_caches = kv_caches
+        self._kv_cache = kv_cache
         self._limits = limits
         self._max_model_len = max_model_len
-        self._block_size = block_size
         self._device = device
+        self._graph_logits = graph_logits
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -72,8 +82,14 @@ class ProfileRun:
             if sum(lengths) > self._limits.max_num_batched_tokens or max(lengths) > self._max_model_len:
                 continue
             hidden = self._forward(lengths)
+            if self._max_model_len > _USUAL_CONTEXT:
+                hidden = self._forward(lengths, max_seq_len=_USUAL_CONTEXT)
             for sampling in _USUAL_DRAWS:
                 self._draw(hidden[: len(lengths)], sampling)
+        for sampling in _RARE_DRAWS:
+            self._draw(self._forward([1]), sampling)
+        self._kv_cache.copy_blocks([(0, 0)])
+        self._kv_cache.copy_blocks([(0, 1)])  # blocks that are apart may be copied in another way
 
     @torch.inference_mode()
     def prefill(self) -> None:
@@ -91,19 +107,27 @@ class ProfileRun:
 
     @torch.inference_mode()
     def decode_without_draws(self) -> None:
-        """Run what a captured graph holds of the largest decode."""
-        self._model.compute_logits(self._forward(self._decode_lengths()))
+        """Run what the largest captured graph holds, or would hold."""
+        out = self._graph_logits
+        lengths = self._decode_lengths() if out is None else [1] * out.shape[0]
+        self._model.compute_logits(self._forward(lengths), out)
 
     def _decode_lengths(self) -> list[int]:
         return [1] * min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
 
-    def _forward(self, lengths: list[int]) -> Tensor:
-        """Compute one chunk a row, each from its row's first token on."""
+    def _forward(self, lengths: list[int], *, max_seq_len: int | None = None) -> Tensor:
+        """Compute one chunk a row, each from its row's first token on.
+
+        Args:
+            lengths: tokens of each.
+            max_seq_len: of the contexts that it is launched for; None: of the longest.
+        """
         device, counts = self._device, np.array(lengths)
         num_tokens = int(counts.sum())
         ends = counts.cumsum()
         positions = np.arange(num_tokens) - (ends - counts).repeat(counts)
-        max_blocks = -(-self._max_model_len // self._block_size)
+        block_size = self._kv_cache.block_size
+        max_blocks = -(-self._max_model_len // block_size)
         metadata = ForwardMetadata(
             positions=torch.from_numpy(positions).to(device),
             slot_mapping=torch.full((num_tokens,), -1, dtype=torch.int64, device=device),
@@ -111,12 +135,12 @@ class ProfileRun:
             query_start_loc=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)).to(device),
             seq_lens=torch.from_numpy(counts.astype(np.int32)).to(device),
             logits_indices=torch.from_numpy(ends - 1).to(device),
-            block_size=self._block_size,
+            block_size=block_size,
             max_query_len=max(lengths),
-            max_seq_len=self._max_model_len,
+            max_seq_len=max_seq_len or self._max_model_len,
         )
         input_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        return self._model.forward(input_ids, metadata, self._kv_caches)
+        return self._model.forward(input_ids, metadata, self._kv_cache.layers)
 
     def _draw(self, hidden: Tensor, sampling: Sampling) -> None:
         row_sampling = RowSampling.prepare(sampling, 0, self._sampler.vocab_size)

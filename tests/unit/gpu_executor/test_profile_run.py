@@ -10,17 +10,24 @@ from torch import Tensor
 
 from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
 from pagewire.gpu_executor.batch.kv_cache import KVCache
+from pagewire.gpu_executor.devices.base import Device
 from pagewire.gpu_executor.kernels.select import select_ops
+from pagewire.gpu_executor.kernels.triton.launches.row import pick
+from pagewire.gpu_executor.kernels.triton.launches.sampling import BOUNDS, DESCRIBE_ROWS
 from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.profile_run import ProfileRun
+from pagewire.gpu_executor.sampling.draw import Draw
+from pagewire.gpu_executor.sampling.pending import FinishedDraws
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.ipc.config import StepLimits
+from pagewire.ipc.sampling_params import Sampling
 from tests.support.runner import make_runner
 from tests.support.tiny_model import tiny_checkpoint
 
 LIMITS = StepLimits(max_num_seqs=5, max_num_batched_tokens=70)
 MAX_MODEL_LEN, BLOCK_SIZE = 32, 8
+CPU = torch.device("cpu")
 
 
 class WatchedModel:
@@ -38,9 +45,9 @@ class WatchedModel:
         self.steps.append(metadata)
         return self._model.forward(input_ids, metadata, kv_caches)
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         self.num_logits.append(hidden.shape[0])
-        return self._model.compute_logits(hidden)
+        return self._model.compute_logits(hidden, out)
 
     def choose_tokens(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> object:
         self.num_logits.append(len(kept_rows))
@@ -52,28 +59,42 @@ def model() -> WatchedModel:
     return WatchedModel(make_runner(tiny_checkpoint()).model)
 
 
+class WatchedPool(KVCache):
+    """A pool that notes the copies that it is asked for."""
+
+    copied: list[tuple[int, int]]
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]], device: Device | None = None) -> None:
+        self.copied += copies
+        super().copy_blocks(copies, device)
+
+
 @pytest.fixture
-def run(model: WatchedModel) -> ProfileRun:
-    ops, device = select_ops("reference"), torch.device("cpu")
-    pool = KVCache(
+def pool(model: WatchedModel) -> WatchedPool:
+    pool = WatchedPool(
         model.kv_cache_specs(),  # type: ignore[operator]
-        num_blocks=1,
+        num_blocks=2,
         block_size=BLOCK_SIZE,
         dtype=torch.float16,
-        device=device,
-        ops=ops,
+        device=CPU,
+        ops=select_ops("reference"),
     )
+    pool.copied = []
     for layer in pool.layers:
         layer.key.fill_(1)
         layer.value.fill_(torch.nan)  # what comes out is of no interest
+    return pool
+
+
+@pytest.fixture
+def run(model: WatchedModel, pool: WatchedPool) -> ProfileRun:
     return ProfileRun(
         model,  # type: ignore[arg-type]
-        Sampler(512, ops),
-        pool.layers,
+        Sampler(512, select_ops("reference")),
+        pool,
         LIMITS,
         max_model_len=MAX_MODEL_LEN,
-        block_size=BLOCK_SIZE,
-        device=device,
+        device=CPU,
     )
 
 
@@ -102,7 +123,87 @@ def test_what_a_graph_holds_has_no_draws(run: ProfileRun, model: WatchedModel) -
     assert model.num_logits == [5]
 
 
-def test_a_rehearsal_has_a_step_of_each_kind_that_fits(run: ProfileRun, model: WatchedModel) -> None:
+def test_what_a_graph_holds_is_measured_with_its_rows_and_where_it_writes(
+    model: WatchedModel, pool: WatchedPool
+) -> None:
+    logits = torch.full((3, 512), -1.0)
+    run = ProfileRun(
+        model,  # type: ignore[arg-type]
+        Sampler(512, select_ops("reference")),
+        pool,
+        LIMITS,
+        max_model_len=MAX_MODEL_LEN,
+        device=CPU,
+        graph_logits=logits,
+    )
+    run.decode_without_draws()
+    assert model.num_logits == [3]
+    assert not (logits == -1.0).any()
+
+
+def test_a_rehearsal_has_a_step_of_each_kind_that_fits(run: ProfileRun, model: WatchedModel, pool: WatchedPool) -> None:
     run.rehearse()
-    assert [step.query_start_loc.tolist() for step in model.steps] == [[0, 1], [0, 16]]  # contexts end at 32
-    assert model.num_logits == [0, 1, 1, 0, 1, 1]  # greedy rows need no logits
+    usual, rare = model.steps[:3], model.steps[3:]
+    assert [step.query_start_loc.tolist() for step in usual] == [[0, 1], [0, 16], [0, 1, 17]]  # contexts end at 32
+    assert {step.max_seq_len for step in model.steps} == {MAX_MODEL_LEN}
+    assert all(step.query_start_loc.tolist() == [0, 1] for step in rare)
+    assert model.num_logits[:6] == [0, 1, 1, 0, 1, 1]  # greedy rows need no logits
+    assert pool.copied == [(0, 0), (0, 1)]  # a block over itself, and blocks that are apart
+
+
+class NotedSteps:
+    """A model and a sampler that compute nothing and note what is asked of them."""
+
+    vocab_size = 512
+
+    def __init__(self) -> None:
+        self.contexts: list[tuple[tuple[int, ...], int]] = []
+        self.samplings: list[Sampling] = []
+
+    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
+        lengths = metadata.query_start_loc.diff().tolist()
+        self.contexts.append((tuple(lengths), metadata.max_seq_len))
+        return torch.zeros(input_ids.shape[0], 1)
+
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.zeros(hidden.shape[0], 1)
+
+    def begin(
+        self, model: object, hidden: Tensor, draws: Sequence[Draw], logits: Tensor | None = None
+    ) -> FinishedDraws:
+        self.samplings += [draw.row_sampling.sampling for draw in draws[:1]]
+        return FinishedDraws([])
+
+
+@pytest.fixture
+def noted(pool: WatchedPool) -> NotedSteps:
+    noted = NotedSteps()
+    run = ProfileRun(
+        noted,  # type: ignore[arg-type]
+        noted,  # type: ignore[arg-type]
+        pool,
+        StepLimits(max_num_seqs=256, max_num_batched_tokens=8192),
+        max_model_len=131072,
+        device=CPU,
+    )
+    run.rehearse()
+    run.prefill()
+    run.decode()
+    return noted
+
+
+def test_small_steps_are_launched_for_short_contexts_and_for_the_longest(noted: NotedSteps) -> None:
+    kinds = {(1,), (256,), (1, 16), (1, 16, 300), (256,) * 8}
+    assert {lengths for lengths, longest in noted.contexts if longest == 2048} >= kinds
+    assert {lengths for lengths, longest in noted.contexts if longest == 131072} >= {*kinds, (8192,), (1,) * 256}
+
+
+def test_draws_take_every_kernel_that_draws_can_take(noted: NotedSteps) -> None:
+    random = [sampling for sampling in noted.samplings if sampling.temperature > 0]
+    bounds = [pick(BOUNDS, top_k=sampling.top_k) for sampling in random]
+    assert all(row in bounds for row in BOUNDS)
+    reports = [pick(DESCRIBE_ROWS, top=s.num_logprobs) for s in noted.samplings if s.num_logprobs is not None]
+    assert all(row in reports for row in DESCRIBE_ROWS)
+    edited = [sampling for sampling in noted.samplings if sampling.logit_bias]
+    # Edits beside top_k or logprobs are those of the largest draw: the kernel that finds the best tokens does more.
+    assert any(sampling.top_k == 0 and sampling.num_logprobs is None for sampling in edited)
