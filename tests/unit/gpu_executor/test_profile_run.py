@@ -11,17 +11,21 @@ from torch import Tensor
 from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
 from pagewire.gpu_executor.batch.kv_cache import KVCache
 from pagewire.gpu_executor.devices.base import Device
+from pagewire.gpu_executor.devices.cpu import CpuDevice
+from pagewire.gpu_executor.host_limits import HostLimits
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.kernels.triton.launches.row import pick
 from pagewire.gpu_executor.kernels.triton.launches.sampling import BOUNDS, DESCRIBE_ROWS
 from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.profile_run import ProfileRun
+from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.gpu_executor.sampling.draw import Draw
 from pagewire.gpu_executor.sampling.pending import FinishedDraws
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.ipc.config import StepLimits
 from pagewire.ipc.sampling_params import Sampling
+from tests.support.quick_interpreter import language_patched_once
 from tests.support.runner import make_runner
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -207,3 +211,28 @@ def test_draws_take_every_kernel_that_draws_can_take(noted: NotedSteps) -> None:
     edited = [sampling for sampling in noted.samplings if sampling.logit_bias]
     # Edits beside top_k or logprobs are those of the largest draw: the kernel that finds the best tokens does more.
     assert any(sampling.top_k == 0 and sampling.num_logprobs is None for sampling in edited)
+
+
+@pytest.mark.slow  # interpreted
+def test_a_rehearsal_runs_on_kernels_that_draw_on_the_device() -> None:
+    pytest.importorskip("triton")
+    ops = select_ops("triton", device=CPU)
+    model = make_runner(tiny_checkpoint(), kernels="triton").model
+    device = CpuDevice(HostLimits())
+    pool = KVCache(
+        model.kv_cache_specs(), num_blocks=2, block_size=BLOCK_SIZE, dtype=torch.float16, device=CPU, ops=ops
+    )
+    for layer in pool.layers:
+        layer.key.fill_(1)
+        layer.value.fill_(1)  # finite logits: all kernels compute
+    run = ProfileRun(
+        model,
+        DeviceSampler(512, ops, device),
+        pool,
+        StepLimits(max_num_seqs=1, max_num_batched_tokens=1),
+        max_model_len=MAX_MODEL_LEN,
+        device=CPU,
+    )
+    with language_patched_once():
+        run.rehearse()
+        run.decode()
