@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import triton.language as tl
 
 from .attention_kernel import attention_kernel, combine_kernel
-from .fp8 import E4M3, NO_FP8
+from .fp8 import E4M3, E5M2, NO_FP8
 from .launches.attention import ROWS
 from .launches.row import CompileCase, LaunchRow
 from .paged_attention import attention_constants
@@ -29,10 +29,11 @@ _COUNTS = (
 
 
 class _Variant(NamedTuple):
-    """What a model, or the step, causes that no row chooses."""
+    """What a model, a device or the step causes that no row chooses."""
 
     dtype: str = "bf16"
     fp8: int = NO_FP8
+    widens_e4m3: bool = False
     has_window: bool = False
     has_soft_cap: bool = False
     is_searched: bool = False
@@ -40,16 +41,41 @@ class _Variant(NamedTuple):
 
 
 def decode_cases(row: LaunchRow) -> list[CompileCase]:
-    """Return the compilations of a row for decodes: splits that programs share, of plain and of 8-bit caches."""
+    """Return the compilations of a row for decodes, with splits that programs share and without."""
+    if row.at_most.get("kv_bytes") == 1:
+        return [
+            _case(row, _Variant("fp16", E4M3, has_window=True, has_soft_cap=True)),
+            _case(row, _Variant(fp8=E4M3, widens_e4m3=True)),
+            _case(row, _Variant(fp8=E5M2)),
+        ]
     cases = [_case(row, _Variant(_dtype(row), is_shared=True))]
-    if "shared_kib" in row.at_most:
-        cases.append(_case(row, _Variant("fp16", E4M3, has_window=True, has_soft_cap=True)))
+    if _is_for_128_channels(row):
+        cases.append(_case(row, _Variant(has_window=True, has_soft_cap=True)))
+    return cases
+
+
+def short_chunk_cases(row: LaunchRow) -> list[CompileCase]:
+    """Return the compilations of a row for short chunks: of many requests, in one of them with shared splits."""
+    cases = [] if "kv_bytes" in row.at_most else [_case(row, _Variant(_dtype(row), is_searched=True))]
+    if _is_for_128_channels(row):
+        # Where there is little shared memory, 8-bit caches have a row of their own.
+        takes_fp8 = "kv_bytes" in row.at_most or "shared_kib" not in row.at_most
+        everything = _Variant(has_window=True, has_soft_cap=True, is_searched=True, is_shared=True)
+        cases.append(_case(row, everything._replace(fp8=E4M3 if takes_fp8 else NO_FP8)))
+        if takes_fp8:
+            cases.append(_case(row, _Variant(fp8=E4M3, widens_e4m3=True, is_searched=True)))
     return cases
 
 
 def chunk_cases(row: LaunchRow) -> list[CompileCase]:
     """Return the compilations of a row for chunks: many requests, one program for all splits of a tile."""
-    return [_case(row, _Variant(_dtype(row), is_searched=True))]
+    cases = [_case(row, _Variant(_dtype(row), is_searched=True))]
+    if _is_for_128_channels(row):
+        cases += [
+            _case(row, _Variant(fp8=E5M2, has_window=True, has_soft_cap=True, is_searched=True)),
+            _case(row, _Variant(fp8=E4M3, widens_e4m3=True, is_searched=True)),
+        ]
+    return cases
 
 
 def combine_cases(row: LaunchRow) -> list[CompileCase]:
@@ -90,9 +116,10 @@ def _case(row: LaunchRow, variant: _Variant) -> CompileCase:
     head_dim = row.at_most.get("head_dim", 256)
     cache = variant.dtype if variant.fp8 == NO_FP8 else "u8"
     kinds = dict.fromkeys(_TENSORS, f"*{variant.dtype}") | dict.fromkeys(("key_cache", "value_cache"), f"*{cache}")
+    kind = {NO_FP8: cache, E4M3: "e4m3", E5M2: "e5m2"}[variant.fp8]
     details = [name for name, value in variant._asdict().items() if value is True]
     return CompileCase(
-        label=", ".join([variant.dtype, f"{cache} cache", f"head_dim {head_dim}", *details]),
+        label=", ".join([variant.dtype, f"{kind} cache", f"head_dim {head_dim}", *details]),
         function=attention_kernel,
         signature=kinds
         | dict.fromkeys(("partial_sums", "partial_stats"), "*fp32")
@@ -102,13 +129,20 @@ def _case(row: LaunchRow, variant: _Variant) -> CompileCase:
         | dict.fromkeys(_FLOATS, "fp32"),
         constants=_constants(row, variant, head_dim),
         has_dot=variant.dtype != "fp32",
+        least_capability=89 if variant.widens_e4m3 else 0,
         least_shared_kib=_least_shared_kib(row),
     )
 
 
 def _constants(row: LaunchRow, variant: _Variant, head_dim: int) -> Mapping[str, Any]:  # some are Triton's dtypes
     sizes = attention_constants(
-        row, head_dim=head_dim, num_kv_heads=8, group=4, block_size=16, fp8=variant.fp8, widens_e4m3=False
+        row,
+        head_dim=head_dim,
+        num_kv_heads=8,
+        group=4,
+        block_size=16,
+        fp8=variant.fp8,
+        widens_e4m3=variant.widens_e4m3,
     )
     return {
         **sizes,
@@ -122,6 +156,11 @@ def _constants(row: LaunchRow, variant: _Variant, head_dim: int) -> Mapping[str,
 
 def _dtype(row: LaunchRow) -> str:
     return "bf16" if "element_bytes" in row.at_most else "fp32"
+
+
+def _is_for_128_channels(row: LaunchRow) -> bool:
+    """Say whether a row is for the heads that most models have: those are compiled in more variants."""
+    return "head_dim" in row.at_most
 
 
 def _least_shared_kib(row: LaunchRow) -> int:

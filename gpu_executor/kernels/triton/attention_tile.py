@@ -5,6 +5,10 @@ the sum of the weights and the weighted sum of the values, in float32. Splits ar
 result so depends on its own request alone: what the tile's other rows, or programs that take turns with the splits, do
 to it is to add exact zeros and to multiply by exactly one.
 
+All of that is for finite values. A weight of zero does not silence a value that is NaN or infinite, and a tile reads
+its last token's value for all of its rows: such a value gives NaN to tokens of the same tile before it, too, which
+don't see it. They are of the same request; slots of others in the step are never read.
+
 Logits are kept in units of log2(e), so that exp2 takes them. Every multiplication followed by an addition that two
 kernels, or two branches of one, must round alike is written as one `fma`.
 

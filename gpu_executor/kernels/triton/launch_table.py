@@ -26,7 +26,7 @@ TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.ROWS, *products.RO
 
 COMPILE_CASES: Mapping[str, CompileCases] = {
     "decode_attention": attention_cases.decode_cases,
-    "short_chunk_attention": attention_cases.chunk_cases,
+    "short_chunk_attention": attention_cases.short_chunk_cases,
     "chunk_attention": attention_cases.chunk_cases,
     "combine_splits": attention_cases.combine_cases,
     "store_kv": store_kv.compile_cases,

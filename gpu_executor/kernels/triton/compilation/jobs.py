@@ -73,7 +73,7 @@ def list_jobs(targets: Sequence[str], *, table: str = LAUNCH_TABLE, kernels: Seq
         for number, row in enumerate(rows)
         for index, case in enumerate(cases_of[kernel](row))
         for target in targets
-        if is_chosen_on(TARGETS[target], rows, number) and _is_for(TARGETS[target], case)
+        if is_chosen_on(TARGETS[target], rows, number) and is_for(TARGETS[target], case)
     ]
 
 
@@ -94,6 +94,15 @@ def is_chosen_on(target: Target, rows: Sequence[LaunchRow], number: int) -> bool
         return all(name in row and row[name] <= most for name, most in earlier.items())
 
     return not any(earlier is not None and takes_all_of_it(earlier) for earlier in bounds)
+
+
+def is_for(target: Target, case: CompileCase) -> bool:
+    """Say whether a launch on a target, which takes the case's row there, may cause the case."""
+    if target.max_shared_kib < case.least_shared_kib:
+        return False
+    if case.least_capability == 0:
+        return True
+    return isinstance(target.architecture, int) and target.architecture >= case.least_capability
 
 
 def _bounds_on(target: Target, row: LaunchRow) -> dict[str, int] | None:
@@ -190,9 +199,3 @@ def _load_table(name: str) -> tuple[Mapping[str, Sequence[LaunchRow]], Mapping[s
     for row in module.TABLE:
         rows.setdefault(row.kernel, []).append(row)
     return rows, module.COMPILE_CASES
-
-
-def _is_for(target: Target, case: CompileCase) -> bool:
-    if target.max_shared_kib < case.least_shared_kib:
-        return False
-    return not isinstance(target.architecture, int) or target.architecture >= case.least_capability

@@ -20,11 +20,30 @@ too few to fill a device without sharing their splits."""
 DECODE_ATTENTION = (
     LaunchRow(
         kernel="decode_attention",
-        at_most={"element_bytes": 2, "head_dim": 128, "shared_kib": 99},
+        at_most={"element_bytes": 2, "kv_bytes": 1, "head_dim": 128, "shared_kib": 99},
+        constants={"BLOCK_ROWS": 16, "BLOCK_KEYS": 32, "SPLIT_LEN": 512, "PARTS_MASK": 0},
+        num_warps=4,
+        num_stages=2,
+        reason="As in the next row; with a third stage the compiler spills e5m2 on an L40S to fit a fourth program. One"
+        " stage of 8 KiB in each of three programs is enough for its bandwidth.",
+    ),
+    LaunchRow(
+        kernel="decode_attention",
+        at_most={"element_bytes": 2, "kv_bytes": 1, "head_dim": 128},
         constants={"BLOCK_ROWS": 16, "BLOCK_KEYS": 32, "SPLIT_LEN": 512, "PARTS_MASK": 0},
         num_warps=4,
         num_stages=3,
-        reason="As in the next row, with stages of 16 KiB, so that here, too, two programs share a multiprocessor.",
+        reason="8-bit caches: what a step widens lies in registers besides, and of 64 keys it spills. Two stages of"
+        " 8 KiB under way in each of four programs are as many bytes as an H100 needs.",
+    ),
+    LaunchRow(
+        kernel="decode_attention",
+        at_most={"element_bytes": 2, "head_dim": 128, "shared_kib": 163},
+        constants={"BLOCK_ROWS": 16, "BLOCK_KEYS": 32, "SPLIT_LEN": 512, "PARTS_MASK": 0},
+        num_warps=4,
+        num_stages=3,
+        reason="As in the next row, with stages of 16 KiB: two programs fit the 99 KiB of an L40S. On an A100 four do,"
+        " where 64 keys with a window or a soft cap spill.",
     ),
     LaunchRow(
         kernel="decode_attention",
@@ -56,6 +75,14 @@ DECODE_ATTENTION = (
 )
 
 SHORT_CHUNK_ATTENTION = (
+    LaunchRow(
+        kernel="short_chunk_attention",
+        at_most={"element_bytes": 2, "kv_bytes": 1, "head_dim": 128, "shared_kib": 99},
+        constants={"BLOCK_ROWS": 64, "BLOCK_KEYS": 16, "SPLIT_LEN": 512, "PARTS_MASK": 0},
+        num_warps=8,
+        num_stages=2,
+        reason="8-bit caches: what a step widens lies in registers besides, and of 32 keys it spills.",
+    ),
     LaunchRow(
         kernel="short_chunk_attention",
         at_most={"element_bytes": 2, "head_dim": 128, "shared_kib": 99},

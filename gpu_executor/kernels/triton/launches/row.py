@@ -56,7 +56,8 @@ class CompileCase:
             the models there are. Pointers are aligned to 16 bytes, as tensors are; "*fp16:2" is one that is not.
         constants: argument name -> value of all that are.
         has_dot: whether matrix instructions must be in what comes out.
-        least_capability: the least NVIDIA compute capability that has what it uses, times 10; 0: all.
+        least_capability: the least NVIDIA compute capability that has what it uses, times 10, and no other maker's
+            device has it; 0: all have.
         least_shared_kib: shared memory that a program can have where the row is taken, at least; 0: any.
         options: the compiler's that the launch sets besides warps and stages ("enable_fp_fusion").
     """

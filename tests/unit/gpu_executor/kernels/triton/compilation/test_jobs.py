@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.gpu_executor.kernels.triton.compilation.jobs import is_chosen_on
+from pagewire.gpu_executor.kernels.triton.compilation.jobs import is_chosen_on, is_for
 from pagewire.gpu_executor.kernels.triton.compilation.report import CompileReport, faults
 from pagewire.gpu_executor.kernels.triton.compilation.targets import TARGETS
-from pagewire.gpu_executor.kernels.triton.launches.row import LaunchRow
+from pagewire.gpu_executor.kernels.triton.launches.row import CompileCase, LaunchRow
 from tests.support.compiled_kernels import ToolRun, compile_kernels
 
 pytest.importorskip("triton")
@@ -40,6 +40,13 @@ def test_a_row_that_takes_more_shapes_than_earlier_ones_is_chosen():
 
 def test_a_row_behind_one_that_takes_all_its_shapes_is_not_chosen():
     assert chosen([row(size=128), row(size=64), row(size=64, heads=2), row()], "sm_80") == [0, 3]
+
+
+def test_a_case_for_newer_nvidia_devices_is_for_no_older_one_and_no_other_makers():
+    case = CompileCase("e4m3", None, {}, {}, has_dot=False, least_capability=89)
+    assert [name for name in TARGETS if is_for(TARGETS[name], case)] == ["sm_89", "sm_90", "sm_100", "sm_120"]
+    anywhere = CompileCase("e4m3", None, {}, {}, has_dot=False)
+    assert all(is_for(target, anywhere) for target in TARGETS.values())
 
 
 @pytest.fixture(scope="module")
