@@ -18,6 +18,12 @@ MAX_FUNCTION_LINES = 60
 
 # "path" or "path:function" -> why it stays whole.
 LARGE_ON_PURPOSE: dict[str, str] = {
+    "gpu_executor/kernels/triton/attention_kernel.py:attention_kernel": "39 arguments, one a line in the signature, in"
+    " the docstring and in both calls; 40 lines are the kernel's own",
+    "gpu_executor/kernels/triton/attention_tile.py:attend_span": "its arguments: three times, with what they mean",
+    "gpu_executor/kernels/triton/attention_tile.py:_attend_keys": "25 arguments; the loop that follows is one softmax",
+    "gpu_executor/kernels/triton/quantized_matmul.py:quantized_matmul_kernel": "25 arguments, one a line; the loop that"
+    " follows is one product",
     "gpu_executor/kernels/triton/sampling/nucleus.py:redraw_kernel": "its arguments and those of its calls, one a line",
 }
 

@@ -233,6 +233,20 @@ def attention_kernel(
         tl.store(output + places[:, None] + channels[None, :], out.to(output.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _find_request_of_token(query_start_loc: tl.tensor, num_reqs: tl.tensor, token: tl.tensor) -> tl.tensor:
+    """Return the last request that begins at or before a token: those without a token are passed over."""
+    low = 0
+    high = num_reqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(query_start_loc + middle) <= token:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 @triton.jit(
     do_not_specialize=["num_reqs", "least_query_len", "most_query_len", "max_splits", "window"],
     do_not_specialize_on_alignment=["query_start_loc", "seq_lens"],
@@ -265,16 +279,7 @@ def combine_kernel(
     head = tl.program_id(1)
     if IS_SEARCHED:
         number = tl.program_id(0)
-        # Requests without a token are passed over: the last request that begins at or before the token has it.
-        low = 0
-        high = num_reqs
-        while high - low > 1:
-            middle = (low + high) // 2
-            if tl.load(query_start_loc + middle) <= number:
-                low = middle
-            else:
-                high = middle
-        request = low
+        request = _find_request_of_token(query_start_loc, num_reqs, number)
         token = number - tl.load(query_start_loc + request)
         partial_token = number
     else:

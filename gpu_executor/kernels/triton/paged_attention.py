@@ -11,15 +11,13 @@ the step changes no bit of it.
 With batch invariance all requests attend like short chunks: a token's bits then don't depend on how its request was cut
 into steps either.
 
-How many programs share a tile's splits (`_num_slots`) depends on the step, the results don't: each split is
-summed by itself, and splits are merged in their order.
+How many programs share a tile's splits (`share_splits`) depends on the step, the results don't.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -28,71 +26,23 @@ from torch import Tensor
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
 from .attention_kernel import attention_kernel, combine_kernel
-from .dot_dtype import dot_dtype
-from .fp8 import E4M3, NO_FP8, as_bits, fp8_format, widens_e4m3
-from .launches.attention import (
-    CHUNK_ATTENTION,
-    COMBINE_SPLITS,
-    DECODE_ATTENTION,
-    MAX_DECODE_TOKENS,
-    MAX_SHORT_CHUNK_TOKENS,
-    SHORT_CHUNK_ATTENTION,
+from .attention_passes import (
+    AttentionCall,
+    AttentionPass,
+    attention_device,
+    list_passes,
+    most_splits,
+    part_of_pass,
+    plan_sharing,
+    rows_of_tile,
 )
+from .dot_dtype import dot_dtype
+from .fp8 import E4M3, NO_FP8, as_bits, fp8_format
+from .launches.attention import COMBINE_SPLITS
 from .launches.row import LaunchRow, pick
-
-MAX_WORKSPACE_BYTES = 64 * 2**20
-"""What the results of single splits may take beside the output, at most."""
+from .split_sharing import Sharing
 
 _LOG2_E = math.log2(math.e)
-_NO_LIMIT = 2**31 - 1
-# Programs that a multiprocessor shall have to choose from, for one of them to read while others compute.
-_PROGRAMS_PER_MULTIPROCESSOR = 4
-# The interpreter runs one program after the other; a few slots keep its runs like those of a GPU.
-_INTERPRETED_MULTIPROCESSORS = 4
-
-
-class _Device(NamedTuple):
-    num_multiprocessors: int
-    shared_kib: int
-    widens_e4m3: bool
-
-
-class _Pass(NamedTuple):
-    """One launch over the requests that have from `least` to `most` tokens in the step.
-
-    Attributes:
-        row: launch choices.
-        is_searched: requests have room for different numbers of tiles (see `attention_kernel`).
-        tiles_per_request: otherwise, what each has room for.
-        num_tiles: tiles that there may be.
-        num_rows: tokens whose splits may have to be kept.
-    """
-
-    row: LaunchRow
-    least: int
-    most: int
-    is_searched: bool
-    tiles_per_request: int
-    num_tiles: int
-    num_rows: int
-
-
-class _Call(NamedTuple):
-    """What all launches of a call share."""
-
-    query: Tensor
-    kv_cache: LayerKVCache
-    metadata: ForwardMetadata
-    output: Tensor
-    window: int | None
-    logit_factor: float
-    soft_cap: float | None
-    device: _Device
-
-    @property
-    def group(self) -> int:
-        """Query heads that read one KV head."""
-        return self.query.shape[1] // self.kv_cache.key.shape[1]
 
 
 def paged_attention(
@@ -127,7 +77,7 @@ def paged_attention(
         query = query.contiguous()
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     factor = scale * kv_cache.key_scale * _LOG2_E
-    call = _Call(
+    call = AttentionCall(
         query=query,
         kv_cache=kv_cache,
         metadata=metadata,
@@ -135,10 +85,10 @@ def paged_attention(
         window=sliding_window,
         logit_factor=factor if soft_cap is None else 2 * factor / soft_cap,
         soft_cap=soft_cap,
-        device=_device(query.device),
+        device=attention_device(query.device),
     )
     if query.shape[0]:
-        for launch in _passes(call, is_batch_invariant=is_batch_invariant):
+        for launch in list_passes(call, is_batch_invariant=is_batch_invariant):
             _launch(call, launch)
     return output
 
@@ -158,82 +108,33 @@ def _check(
         raise ValueError(f"scale {scale} must not be negative, and soft cap {soft_cap} positive")
 
 
-@functools.cache
-def _device(device: torch.device) -> _Device:
-    if device.type != "cuda":
-        return _Device(_INTERPRETED_MULTIPROCESSORS, _NO_LIMIT, widens_e4m3=False)
-    properties = torch.cuda.get_device_properties(device)
-    # torch's ROCm builds don't have the first, and AMD's programs can't have more than the second.
-    shared = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
-    return _Device(properties.multi_processor_count, shared // 1024, widens_e4m3(device))
-
-
-def _passes(call: _Call, *, is_batch_invariant: bool) -> list[_Pass]:
-    """Return the launches that a step needs: as few as what the host knows of it allows."""
-    num_tokens, num_reqs = call.query.shape[0], call.metadata.seq_lens.shape[0]
-    longest = num_tokens if num_reqs == 1 else min(call.metadata.max_query_len, num_tokens)
-    shortest = longest if num_reqs == 1 else 1
-    if is_batch_invariant:
-        return [_pass(call, SHORT_CHUNK_ATTENTION, 1, _NO_LIMIT, longest)]
-    ways = (
-        (DECODE_ATTENTION, 1, MAX_DECODE_TOKENS),
-        (SHORT_CHUNK_ATTENTION, MAX_DECODE_TOKENS + 1, MAX_SHORT_CHUNK_TOKENS),
-        (CHUNK_ATTENTION, MAX_SHORT_CHUNK_TOKENS + 1, _NO_LIMIT),
-    )
-    return [
-        _pass(call, rows, least, most, longest) for rows, least, most in ways if least <= longest and shortest <= most
-    ]
-
-
-def _pass(call: _Call, rows: tuple[LaunchRow, ...], least: int, most: int, longest: int) -> _Pass:
-    num_tokens, num_reqs = call.query.shape[0], call.metadata.seq_lens.shape[0]
-    row = pick(
-        rows,
-        head_dim=call.query.shape[2],
-        element_bytes=call.query.element_size(),
-        kv_bytes=call.kv_cache.key.element_size(),
-        shared_kib=call.device.shared_kib,
-    )
-    tokens_per_tile = _block_rows(row, call.group) // call.group
-    most = min(most, longest)
-    tiles_per_request = triton.cdiv(most, tokens_per_tile)
-    # Where all requests have room for a few tiles at most, no program needs to look for its own.
-    is_searched = most > MAX_DECODE_TOKENS and num_reqs > 1
-    if is_searched:
-        return _Pass(row, least, most, True, 1, num_tokens // tokens_per_tile + num_reqs, num_tokens)
-    return _Pass(row, least, most, False, tiles_per_request, num_reqs * tiles_per_request, num_reqs * most)
-
-
-def _block_rows(row: LaunchRow, group: int) -> int:
-    """Return the rows of a tile: at least one token's."""
-    return max(row.constants["BLOCK_ROWS"], 1 << (group - 1).bit_length())
-
-
-def _num_slots(num_programs: int, device: _Device) -> int:
-    """Return how many programs share the splits of a tile, if there may be as many: enough to fill the device."""
-    wanted = _PROGRAMS_PER_MULTIPROCESSOR * device.num_multiprocessors
-    return 1 if 2 * num_programs > wanted else wanted // num_programs
-
-
-def _launch(call: _Call, launch: _Pass) -> None:
-    metadata, head_dim = call.metadata, call.query.shape[2]
-    num_heads, num_kv_heads = call.query.shape[1], call.kv_cache.key.shape[1]
+def _launch(call: AttentionCall, launch: AttentionPass) -> None:
     constants = attention_constants(
         launch.row,
-        head_dim=head_dim,
-        num_kv_heads=num_kv_heads,
+        head_dim=call.query.shape[2],
+        num_kv_heads=call.kv_cache.key.shape[1],
         group=call.group,
-        block_size=metadata.block_size,
+        block_size=call.metadata.block_size,
         fp8=fp8_format(call.kv_cache.key.dtype),
         widens_e4m3=call.device.widens_e4m3,
     )
-    num_slots = max_splits = 1
+    num_reqs = call.metadata.seq_lens.shape[0]
+    max_splits, sharing = 1, Sharing(1, num_reqs)
     if constants["SPLIT_LEN"]:
-        max_splits = _max_splits(metadata.max_seq_len, call.window, constants["SPLIT_LEN"])
-        partial_numbers = launch.num_rows * num_heads * max_splits * (constants["BLOCK_DIM"] + 2)
-        if 4 * partial_numbers <= MAX_WORKSPACE_BYTES:
-            num_slots = min(max_splits, _num_slots(launch.num_tiles * num_kv_heads, call.device))
-    is_shared = num_slots > 1
+        max_splits = most_splits(call.metadata.max_seq_len, call.window, constants["SPLIT_LEN"])
+        sharing = plan_sharing(call, launch, max_splits, constants)
+    for first in range(0, num_reqs, sharing.requests_at_once):
+        part_call, part = call, launch
+        if sharing.requests_at_once < num_reqs:
+            part_call, part = part_of_pass(call, launch, first, min(first + sharing.requests_at_once, num_reqs))
+        _launch_part(part_call, part, sharing.num_slots, max_splits, constants)
+
+
+def _launch_part(
+    call: AttentionCall, launch: AttentionPass, num_slots: int, max_splits: int, constants: dict[str, int]
+) -> None:
+    metadata, is_shared = call.metadata, num_slots > 1
+    num_heads, num_kv_heads = call.query.shape[1], call.kv_cache.key.shape[1]
     partial_sums = partial_stats = call.output
     if is_shared:
         partial = (launch.num_rows, num_heads, max_splits)
@@ -276,7 +177,7 @@ def _launch(call: _Call, launch: _Pass) -> None:
 
 
 def _combine(
-    call: _Call, launch: _Pass, partial_sums: Tensor, partial_stats: Tensor, constants: dict[str, int]
+    call: AttentionCall, launch: AttentionPass, partial_sums: Tensor, partial_stats: Tensor, constants: dict[str, int]
 ) -> None:
     metadata = call.metadata
     num_heads, max_splits, block_dim = partial_sums.shape[1:]
@@ -305,12 +206,6 @@ def _combine(
     )
 
 
-def _max_splits(max_seq_len: int, window: int | None, split_len: int) -> int:
-    """Return the most splits that a token's keys lie in."""
-    splits = -(-max(max_seq_len, 1) // split_len)
-    return splits if window is None else min(splits, -(-(window - 1) // split_len) + 1)
-
-
 def attention_constants(
     row: LaunchRow, *, head_dim: int, num_kv_heads: int, group: int, block_size: int, fp8: int, widens_e4m3: bool
 ) -> dict[str, int]:
@@ -327,7 +222,7 @@ def attention_constants(
     """
     return {
         **row.constants,
-        "BLOCK_ROWS": _block_rows(row, group),
+        "BLOCK_ROWS": rows_of_tile(row, group),
         "HEAD_DIM": head_dim,
         "NUM_KV_HEADS": num_kv_heads,
         "GROUP": group,

@@ -14,7 +14,15 @@ from pagewire.gpu_executor.kernels.triton.paged_attention import paged_attention
 from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from tests.support.paged_requests import Attend, PagedRequests, Part
 from tests.support.quick_interpreter import multiply_rows_alike
-from tests.support.small_attention import MAX_DECODE_TOKENS, MAX_SHORT_CHUNK_TOKENS, use_slots, use_small_tiles
+from tests.support.small_attention import (
+    MAX_DECODE_TOKENS,
+    MAX_SHORT_CHUNK_TOKENS,
+    SPLIT_LEN,
+    count_calls,
+    use_slots,
+    use_small_tiles,
+    use_workspace,
+)
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -62,6 +70,23 @@ def test_bits_are_the_same_however_many_programs_share_the_splits(
     for num_slots in (1, 2, 99):
         use_slots(monkeypatch, num_slots)
         outputs.append(attend(*inputs))
+    assert all(torch.equal(bits(output), bits(outputs[0])) for output in outputs[1:])
+
+
+@pytest.mark.parametrize("window", [None, 35])
+def test_bits_are_the_same_in_however_many_parts_requests_are_launched(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_slots(monkeypatch, 2)
+    requests = PagedRequests(LENGTHS, (3, 1, 16))
+    inputs = requests.step([(0, 69, 1), (1, 35, 2), (2, 29, 1), (3, 0, 1), (4, 39, 2)])
+    partial_bytes = 4 * 2 * 3 * -(-70 // SPLIT_LEN) * (16 + 2)  # of a request of two tokens
+    outputs = []
+    for num_requests, num_launches in ((5, 1), (3, 2), (2, 3), (1, 5)):
+        use_workspace(monkeypatch, num_requests * partial_bytes)
+        with count_calls(monkeypatch, "_combine") as calls:
+            outputs.append(attention(requests, window=window)(*inputs))
+        assert len(calls) == num_launches
     assert all(torch.equal(bits(output), bits(outputs[0])) for output in outputs[1:])
 
 
