@@ -90,15 +90,16 @@ class Ops(SamplingOps, ABC):
         return KVCacheShape(key=shape, value=shape)
 
     @abstractmethod
-    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
+    def embedding(self, input_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
         """Look up one row for each token.
 
         Args:
             input_ids: [num_tokens] int64, each below the weight's rows.
             weight: vocab_size rows of hidden_size channels.
+            dtype: the compute dtype, which a quantized weight does not tell.
 
         Returns:
-            [num_tokens, hidden_size], compute dtype; of a quantized weight, which knows none, perhaps float32.
+            [num_tokens, hidden_size], of that dtype.
         """
 
     @abstractmethod
@@ -244,7 +245,7 @@ class Ops(SamplingOps, ABC):
         Returns:
             [num_tokens, hidden_size], compute dtype.
         """
-        hidden, residual = self.embedding(input_ids, weights.embedding).to(weights.norm.dtype), None
+        hidden, residual = self.embedding(input_ids, weights.embedding, weights.norm.dtype), None
         for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
             hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
             hidden, residual = self.mlp_block(hidden, residual, layer.mlp)

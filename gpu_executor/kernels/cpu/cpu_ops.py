@@ -57,11 +57,11 @@ class CpuOps(Ops):
             value=(num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
         )
 
-    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
+    def embedding(self, input_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
         packed, ids = self._packed(weight), input_ids.contiguous()
         out = torch.empty(ids.shape[0], packed.in_features)
         self.engine.call("pagewire_embedding", packed.view, ids.data_ptr(), ids.shape[0], out.data_ptr())
-        return out
+        return out.to(dtype)
 
     def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
         packed, x = self._packed(weight), x.contiguous()

@@ -33,6 +33,6 @@ def linear(x: Tensor, weight: LinearWeight) -> Tensor:
     return product.to(x.dtype)
 
 
-def embedding(input_ids: Tensor, weight: LinearWeight) -> Tensor:
+def embedding(input_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
     """See `Ops.embedding`."""
-    return dequantize_rows(weight, input_ids)
+    return dequantize_rows(weight, input_ids).to(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ...batch.forward_metadata import ForwardMetadata
@@ -23,8 +24,8 @@ class ReferenceOps(Ops):
         self._planned_metadata: ForwardMetadata | None = None
         self._plans: dict[tuple[TileShape, int | None], AttentionPlan] = {}
 
-    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
-        return linear.embedding(input_ids, weight)
+    def embedding(self, input_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
+        return linear.embedding(input_ids, weight, dtype)
 
     def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
         return linear.linear(x, weight)

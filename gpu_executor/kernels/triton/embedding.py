@@ -42,8 +42,10 @@ def embedding_kernel(
     unit_scales = tl.load(scales + source, mask=is_unit & (first_channel < in_features), other=0)
     for field in tl.static_range(FIELDS):
         channel = first_channel[:, None] + field * WIDTH + word[None, :]
-        numbers = unpack_numbers(codes, unit_scales, field, FIELDS, IS_FLOAT, HAS_MINIMUM, out.dtype.element_ty)
-        tl.store(out + token * in_features + channel, numbers, mask=channel < in_features)
+        # In float32, as a lookup is nowhere near the arithmetic that a product is spared by float16.
+        numbers = unpack_numbers(codes, unit_scales, field, FIELDS, IS_FLOAT, HAS_MINIMUM, tl.float32)
+        rounded = numbers.to(out.dtype.element_ty)
+        tl.store(out + token * in_features + channel, rounded, mask=channel < in_features)
 
 
 def embedding(input_ids: Tensor, weight: PackedWeight, dtype: torch.dtype) -> Tensor:

@@ -51,12 +51,12 @@ class TritonOps(TritonSampling, Ops):
     def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
         return prepare_weight(weight, self._device)
 
-    def embedding(self, input_ids: Tensor, weight: LinearWeight) -> Tensor:
+    def embedding(self, input_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
         match weight:
             case DenseWeight():
-                return F.embedding(input_ids, weight.weight)
+                return F.embedding(input_ids, weight.weight).to(dtype)
             case PackedWeight():
-                return embedding(input_ids, weight, torch.float32)
+                return embedding(input_ids, weight, dtype)
         raise TypeError(f"rows can't be looked up in a {type(weight).__name__}")
 
     def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:

@@ -99,7 +99,7 @@ def test_model_holds_the_same_values_as_an_unpacked_one(quant: str) -> None:
     assert torch.equal(dequantize(kept.output.weight), dequantize(dense.output.weight))
     ids = torch.tensor([5, 0, 511])
     reference = ReferenceOps()
-    looked_up = (reference.embedding(ids, model.embedding.weight) for model in (kept, dense))
+    looked_up = (reference.embedding(ids, model.embedding.weight, torch.float32) for model in (kept, dense))
     assert torch.equal(*looked_up)
 
 
@@ -125,8 +125,9 @@ def test_compiled_products_of_a_loaded_model_are_near_the_references(quant: str,
     path = tiny_gguf("llama", quant, value_quant=value_quant, attention_bias=True).path
     model, reference = load(path, ops, None), load(path, ReferenceOps(), torch.float32)
     ids = torch.tensor([5, 0, 511])
-    hidden = ReferenceOps().embedding(ids, reference.embedding.weight)
-    torch.testing.assert_close(ops.embedding(ids, model.embedding.weight), hidden, rtol=1e-3, atol=1e-4)
+    hidden = ReferenceOps().embedding(ids, reference.embedding.weight, torch.float32)
+    looked_up = ops.embedding(ids, model.embedding.weight, torch.float32)
+    torch.testing.assert_close(looked_up, hidden, rtol=1e-3, atol=1e-4)
     for mine, theirs in zip(model.layers, reference.layers, strict=True):
         for a, b in ((mine.attention.qkv, theirs.attention.qkv), (mine.mlp.gate_up, theirs.mlp.gate_up)):
             expected = b.forward(hidden)

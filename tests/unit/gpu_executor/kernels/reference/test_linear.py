@@ -62,4 +62,6 @@ def test_product_is_accumulated_in_float32_and_rounded_once(dtype: torch.dtype, 
 
 def test_embedding_looks_up_rows() -> None:
     weight = DenseWeight(torch.arange(12.0).view(4, 3))
-    assert embedding(torch.tensor([3, 0, 3]), weight).tolist() == [[9, 10, 11], [0, 1, 2], [9, 10, 11]]
+    rows = embedding(torch.tensor([3, 0, 3]), weight, torch.bfloat16)
+    assert rows.dtype == torch.bfloat16
+    assert rows.tolist() == [[9, 10, 11], [0, 1, 2], [9, 10, 11]]

@@ -18,7 +18,7 @@ from pagewire.gpu_executor.models.llama import LlamaForCausalLM
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
-from tests.support.weights import random_int4
+from tests.support.weights import random_dense, random_int4
 
 pytest.importorskip("triton")
 
@@ -90,7 +90,16 @@ def test_packed_model_gives_the_logits_of_the_weights_it_stands_for() -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0.05 * expected.std().item())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("weight", [random_dense(4, 32), random_int4(4, 32)])
+def test_looked_up_rows_have_the_dtype_that_is_asked_for(weight: LinearWeight, dtype: torch.dtype) -> None:
+    ops, ids = triton_ops(), torch.tensor([3, 0])
+    rows = ops.embedding(ids, ops.prepare_weight(weight), dtype)
+    assert rows.dtype == dtype
+    torch.testing.assert_close(rows, ReferenceOps().embedding(ids, weight, dtype))
+
+
 def test_rows_of_a_stack_can_not_be_looked_up() -> None:
     weight: LinearWeight = StackedWeight((random_int4(4, 32), random_int4(4, 32)))
     with pytest.raises(TypeError, match="StackedWeight"):
-        triton_ops().embedding(torch.tensor([0]), weight)
+        triton_ops().embedding(torch.tensor([0]), weight, torch.float32)
