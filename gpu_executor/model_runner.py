@@ -23,7 +23,6 @@ from .batch.kv_cache import KVCache
 from .batch.step_plan import StepPlan
 from .devices.base import Device, Marker
 from .models.base import Model
-from .sampling.draw import Draw
 from .sampling.pending import Drawing, FinishedDraws, PendingDraws
 from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results
 
@@ -160,8 +159,8 @@ class ModelRunner:
             # The device is at this step's forward, or has it before it, while the host waits for the last step's draws.
             self._settle_all()
         pending = self._begin_draws(hidden, logits, drawing, inputs)
-        assert inputs.draw_indices is not None, "the batch draws on the device"
-        reserved = self._batch.reserve_tokens(row_ids, inputs.draw_indices, pending.token_ids)
+        assert inputs.draw_places is not None, "the batch draws on the device"
+        reserved = self._batch.reserve_tokens(row_ids, inputs.draw_places, pending.token_ids)
         launched = LaunchedStep(
             step=step,
             batch=self._batch,
@@ -206,12 +205,7 @@ class ModelRunner:
             return FinishedDraws([])
         if len(drawing) != hidden.shape[0]:  # otherwise each token is a row that draws
             hidden = hidden[inputs.metadata.logits_indices[: len(drawing)]]
-        return self._sampler.begin(self._model, hidden, [self._draw_of(row) for row in drawing], logits)
-
-    def _draw_of(self, row: ScheduledRow) -> Draw:
-        row_sampling = self._batch.sampling_of(row.row_id)
-        history = self._batch.history_of(row.row_id) if row_sampling.needs_logits else None
-        return Draw(row_sampling, history, row.num_draws)
+        return self._sampler.begin(self._model, hidden, self._batch.draws_of(drawing), logits)
 
     def _all_prompt_logprobs(
         self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs

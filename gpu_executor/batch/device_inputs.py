@@ -1,11 +1,12 @@
 """Inputs of a step for a device that may still be at the step before: what it has to know already lies there.
 
 The host knows all of a step when it launches it, but for the tokens that the steps in flight draw. So the device keeps
-each row's last token, and puts it in its place; and it keeps the block tables, of which a step sends what changed. What
-else a step needs is made on the host, where it is a few vector operations beside the device's work, and travels in one
-array: made on the device, each part would be a launch of its own between two forwards.
+each row's last token, and puts it in its place; and it keeps the block tables, of which a step sends what changed, and
+all tokens where draws read them. What else a step needs is made on the host, where it is a few vector operations beside
+the device's work, and travels in one array: made on the device, each part would be a launch of its own between two
+forwards.
 
-Both states are written in the order of launches (see `devices.cuda`): a step that is in flight reads them before the
+All of it is written in the order of launches (see `devices.cuda`): a step that is in flight reads them before the
 next step's changes come, and a row's place that is given to another row is written by steps that come after the last
 one that read it.
 """
@@ -21,9 +22,25 @@ from torch import Tensor
 
 from ..devices.base import Device, Marker
 from ..devices.packed import upload_together
+from .device_tokens import DeviceTokens, NewTokens
 from .forward_metadata import ForwardMetadata
 from .row_table import UNKNOWN_TOKEN, RowTable
 from .step_layout import StepLayout
+
+_NO_PLACES = np.empty(0, dtype=np.int64)
+_NO_TOKENS = NewTokens(_NO_PLACES, np.empty(0, dtype=np.int32))
+
+
+class DrawPlaces(NamedTuple):
+    """Where a step's drawn tokens are kept on the device.
+
+    Attributes:
+        rows: [num_draws] int64, the rows that draw.
+        tokens: [num_draws] int64, the tokens' places among all tokens; empty if no row reads its tokens there.
+    """
+
+    rows: Tensor
+    tokens: Tensor
 
 
 class UploadedStep(NamedTuple):
@@ -32,13 +49,13 @@ class UploadedStep(NamedTuple):
     Attributes:
         input_ids: [num_tokens] int64.
         metadata: where they sit.
-        draw_indices: [num_draws] int64, places of the rows that draw.
+        draw_places: of the tokens that it draws.
         start: the point in the device's work from which the step's own begins.
     """
 
     input_ids: Tensor
     metadata: ForwardMetadata
-    draw_indices: Tensor
+    draw_places: DrawPlaces
     start: Marker
 
 
@@ -58,12 +75,18 @@ class DeviceInputs:
         num_rows, max_blocks = table.block_tables.shape
         self._block_tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, device=device.torch_device)
         self._last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device.torch_device)
+        self._tokens = DeviceTokens(device.torch_device, table)
         self._changes: list[tuple[int, int, int]] = []  # (index, first place, end) of blocks that the device lacks
 
     @property
     def device(self) -> Device:
         """What computes the steps."""
         return self._device
+
+    @property
+    def tokens(self) -> DeviceTokens:
+        """The rows' tokens."""
+        return self._tokens
 
     def note_blocks(self, index: int, start: int, end: int) -> None:
         """Note that a row's blocks [start, end) changed in the table; the next step takes them along."""
@@ -84,21 +107,29 @@ class DeviceInputs:
         unknown = np.flatnonzero(layout.input_ids == UNKNOWN_TOKEN)
         changed = self._take_changes()
         draw_indices = indices if len(draw_rows) == len(indices) else indices[draw_rows]
+        new_tokens, token_places = _NO_TOKENS, _NO_PLACES
+        if self._tokens.are_read:
+            # A row that draws has its last token known or drawn: the next one comes right after those of the step.
+            self._tokens.make_room(layout.max_seq_len + 1)
+            new_tokens = self._tokens.take_new()
+            token_places = self._tokens.places_of(draw_indices, layout.seq_lens[draw_rows])
         start = self._device.mark()
         (
             ids, positions, slots, logits, rows, draws, unknown_places, unknown_rows, query_start_loc, seq_lens,
-            changed_places, changed_blocks,
+            changed_places, changed_blocks, new_places, new_ids, drawn_places,
         ) = upload_together(
             self._device,
             [
                 layout.input_ids, layout.positions, layout.slots, logits_indices, indices, draw_indices,
                 unknown, layout.token_rows[unknown],
                 layout.query_starts.astype(np.int32), layout.seq_lens.astype(np.int32),
-                changed, self._table.block_tables.reshape(-1)[changed],
+                changed, self._table.block_tables.reshape(-1)[changed], *new_tokens, token_places,
             ],
         )  # fmt: skip
         if len(changed):
             self._block_tables.view(-1).index_copy_(0, changed_places, changed_blocks)
+        if len(new_ids):
+            self._tokens.write(new_places, new_ids)
         if len(unknown) == len(layout.input_ids):
             ids = self._last_tokens.index_select(0, unknown_rows)
         elif len(unknown):
@@ -115,16 +146,18 @@ class DeviceInputs:
             max_query_len=layout.max_query_len,
             max_seq_len=layout.max_seq_len,
         )
-        return UploadedStep(ids, metadata, draws, start)
+        return UploadedStep(ids, metadata, DrawPlaces(draws, drawn_places), start)
 
-    def keep_tokens(self, draw_indices: Tensor, token_ids: Tensor) -> None:
+    def keep_tokens(self, places: DrawPlaces, token_ids: Tensor) -> None:
         """Keep what a step draws as the last tokens of its rows.
 
         Args:
-            draw_indices: of the step's `UploadedStep`.
+            places: of the step's `UploadedStep`, the last one.
             token_ids: [num_draws] int64, on the device.
         """
-        self._last_tokens.index_copy_(0, draw_indices, token_ids)
+        self._last_tokens.index_copy_(0, places.rows, token_ids)
+        if len(places.tokens):
+            self._tokens.write(places.tokens, token_ids)
 
     def _take_changes(self) -> np.ndarray:
         """Return the flat places of all blocks that the device lacks; they count as sent from here on.

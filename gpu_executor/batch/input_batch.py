@@ -18,10 +18,10 @@ from torch import Tensor
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
 from ..devices.base import Device, Marker
-from ..sampling.draw import RowSampling
+from ..sampling.draw import Draw, RowSampling
 from ..sampling.row_edits import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
-from .device_inputs import DeviceInputs
+from .device_inputs import DeviceInputs, DrawPlaces
 from .forward_metadata import ForwardMetadata
 from .row_table import UNKNOWN_TOKEN, RowTable
 from .step_layout import StepLayout, lay_out
@@ -55,7 +55,7 @@ class StepInputs:
         draw_rows: rows (indices into the step's rows) that draw, in order.
         prompt_spans: positions that want prompt logprobs.
         is_decode: whether each row computes one token and draws from it.
-        draw_indices: [num_draws] int64, where the rows that draw are kept; None where draws are made on the host.
+        draw_places: where the drawn tokens are kept; None where draws are made on the host.
         start: the point in the device's work from which the step's own begins; None as well.
     """
 
@@ -64,7 +64,7 @@ class StepInputs:
     draw_rows: Sequence[int]
     prompt_spans: Sequence[PromptSpan]
     is_decode: bool = False
-    draw_indices: Tensor | None = None
+    draw_places: DrawPlaces | None = None
     start: Marker | None = None
 
 
@@ -108,7 +108,7 @@ class InputBatch:
         self._index_of: dict[int, int] = {}  # row id -> index into the table
         self._sampling_of: dict[int, RowSampling] = {}
         self._prompt_reporters: set[int] = set()  # rows that want prompt logprobs
-        self._token_readers: set[int] = set()  # rows whose draws read the tokens before
+        self._token_readers: set[int] = set()  # rows whose draws need the tokens before on the host
         self._failed: set[int] = set()  # table indices of rows for which a draw failed
         # Of the last step, if it was one of decodes and its rows are all there are since.
         self._decode_step: DecodeStep | None = None
@@ -151,6 +151,8 @@ class InputBatch:
                 self._token_readers.discard(row_id)
                 self._failed.discard(index)
                 self._table.free(index)
+                if self._device_inputs is not None:
+                    self._device_inputs.tokens.release(index)
 
     def add(self, rows: Iterable[PreparedRow]) -> None:
         """Take in new rows."""
@@ -165,6 +167,8 @@ class InputBatch:
                 self._device_inputs.note_blocks(index, 0, len(row.block_table))
                 if row.row_sampling.reads_token_ids:
                     self._token_readers.add(row.row_id)
+                if row.row_sampling.is_penalized:
+                    self._device_inputs.tokens.hold(index)
 
     def build_inputs(self, rows: Sequence[ScheduledRow]) -> StepInputs:
         """Update the block tables of a step's rows and lay out their tokens back to back.
@@ -187,6 +191,20 @@ class InputBatch:
         index = self._index_of[row_id]
         return TokenHistory(self._table.tokens_of(index), self._table.num_prompt_tokens[index])
 
+    def draws_of(self, rows: Sequence[ScheduledRow]) -> list[Draw]:
+        """Return what some rows that draw are asked for; valid until their next tokens."""
+        kept_tokens = None if self._device_inputs is None else self._device_inputs.tokens
+        draws = []
+        for row in rows:
+            row_sampling, history, kept = self._sampling_of[row.row_id], None, None
+            if row_sampling.needs_logits:
+                index = self._index_of[row.row_id]
+                history = TokenHistory(self._table.tokens_of(index), self._table.num_prompt_tokens[index])
+                if kept_tokens is not None and row_sampling.is_penalized:
+                    kept = kept_tokens.of(index)
+            draws.append(Draw(row_sampling, history, row.num_draws, kept))
+        return draws
+
     def block_table_of(self, row_id: int) -> list[int]:
         """Return a row's block ids, in order."""
         block_ids: list[int] = self._table.blocks_of(self._index_of[row_id]).tolist()
@@ -197,7 +215,7 @@ class InputBatch:
         self._table.append_token(self._index_of[row_id], token_id)
 
     def lacks_tokens(self, row_ids: Sequence[int]) -> bool:
-        """Say whether a draw of any of these rows would read a token that is not known yet."""
+        """Say whether the host would read a token that it does not know yet for a draw of any of these rows."""
         if not self._token_readers:
             return False
         # Tokens get known in order: with the last one, all are.
@@ -207,18 +225,18 @@ class InputBatch:
         )
 
     def reserve_tokens(
-        self, row_ids: Sequence[int], draw_indices: Tensor, token_ids: Tensor | None
+        self, row_ids: Sequence[int], draw_places: DrawPlaces, token_ids: Tensor | None
     ) -> list[ReservedToken]:
         """Add a token that is being drawn to each of some rows, its value unknown; later steps compute it already.
 
         Args:
             row_ids: the step's rows that draw, in order.
-            draw_indices: of the step's `StepInputs`.
+            draw_places: of the step's `StepInputs`, the last one.
             token_ids: [num_draws] int64 on the device; None if they are known before the next step is launched.
         """
         assert self._device_inputs is not None, "draws are made on the device"
         if token_ids is not None:
-            self._device_inputs.keep_tokens(draw_indices, token_ids)
+            self._device_inputs.keep_tokens(draw_places, token_ids)
         table, reserved = self._table, []
         for row_id in row_ids:
             index = self._index_of[row_id]
@@ -276,7 +294,7 @@ class InputBatch:
             draw_rows=draw_rows,
             prompt_spans=spans,
             is_decode=layout.max_query_len == 1 and len(draw_rows) == len(rows),
-            draw_indices=uploaded.draw_indices,
+            draw_places=uploaded.draw_places,
             start=uploaded.start,
         )
 

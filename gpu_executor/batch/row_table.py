@@ -9,7 +9,8 @@ import numpy as np
 UNKNOWN_TOKEN = -1
 """Stands where a token was drawn on the device, which the host does not know yet."""
 
-_FIRST_TOKENS = 1024  # columns; a longer row doubles them
+FIRST_TOKENS = 1024
+"""Columns; a longer row doubles them."""
 
 
 class RowTable:
@@ -25,8 +26,8 @@ class RowTable:
 
     def __init__(self, num_rows: int, block_size: int) -> None:
         """Make room for `num_rows` rows; more are added when they come."""
-        self.token_ids = np.zeros((num_rows, _FIRST_TOKENS), dtype=np.int32)
-        self.block_tables = np.zeros((num_rows, -(-_FIRST_TOKENS // block_size)), dtype=np.int32)
+        self.token_ids = np.zeros((num_rows, FIRST_TOKENS), dtype=np.int32)
+        self.block_tables = np.zeros((num_rows, -(-FIRST_TOKENS // block_size)), dtype=np.int32)
         self.num_tokens = [0] * num_rows
         self.num_prompt_tokens = [0] * num_rows
         self.num_blocks = [0] * num_rows

@@ -76,10 +76,10 @@ class PenaltyTable:
 
     Attributes:
         rows: [num_penalized] int32, which row of logits.
-        starts: [num_penalized] int32, where the row's tokens begin in token_ids.
+        starts: [num_penalized] int64, where the row's tokens begin in token_ids.
         num_prompt_tokens, num_tokens: [num_penalized] int32.
         repetitions, frequencies, presences: [num_penalized] float32.
-        token_ids: [all rows' tokens] int32, prompt and output; those that can't be drawn are passed over.
+        token_ids: [all rows' tokens, with gaps] int32, prompt and output; those that can't be drawn are passed over.
         max_tokens: the most tokens of a row.
     """
 

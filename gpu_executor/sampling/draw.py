@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torch import Tensor
+
 from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, Sampling
 
 from ..kernels.draws import Filters
-from .logits_processors import LogitsProcessor, make_processors
+from .logits_processors import LogitsProcessor, Penalties, make_processors
 from .row_edits import TokenHistory
 
 
@@ -23,7 +25,8 @@ class RowSampling:
         child: half of the noise key.
         temperature: None for greedy.
         needs_logits: whether the row's best token alone does not settle what it gets.
-        reads_token_ids: whether a draw depends on the tokens before it, and not only on their number.
+        reads_token_ids: whether the host looks at the tokens before a draw, and not only at their number.
+        is_penalized: whether the draw's logits depend on them: whoever edits the logits looks at them.
     """
 
     sampling: Sampling
@@ -33,6 +36,7 @@ class RowSampling:
     processors: tuple[LogitsProcessor, ...]
     needs_logits: bool
     reads_token_ids: bool
+    is_penalized: bool
 
     @classmethod
     def prepare(cls, sampling: Sampling, child: int, vocab_size: int) -> RowSampling:
@@ -54,7 +58,20 @@ class RowSampling:
             processors=processors,
             needs_logits=not is_greedy or bool(processors) or sampling.num_logprobs is not None,
             reads_token_ids=any(processor.reads_token_ids for processor in processors),
+            is_penalized=any(isinstance(processor, Penalties) for processor in processors),
         )
+
+
+class KeptTokens(NamedTuple):
+    """Where the device keeps a row's tokens, up to the draw.
+
+    Attributes:
+        token_ids: [all rows' room] int32.
+        start: of the row's.
+    """
+
+    token_ids: Tensor
+    start: int
 
 
 class Draw(NamedTuple):
@@ -65,11 +82,13 @@ class Draw(NamedTuple):
         history: the tokens before the draw; None where nothing reads them, for a row that needs no logits. Those that
             are not known yet are -1 there: only rows whose `reads_token_ids` is not set have any.
         num_draws: draws from this one row: for children row_sampling.child, +1, ...
+        kept: for a penalized row whose tokens are kept on the device; otherwise the history has them all.
     """
 
     row_sampling: RowSampling
     history: TokenHistory | None
     num_draws: int = 1
+    kept: KeptTokens | None = None
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ class LogitsProcessor(Protocol):
 
     Attributes:
         arguments: the fields of `Sampling` that it reads.
-        reads_token_ids: whether it looks at the tokens before the draw, and not only at their number: then it can't be
-            applied before they are known.
+        reads_token_ids: whether its edits hang on the tokens before the draw, and not only on their number: then it
+            can't be asked before the host knows them.
         is_constant: whether its edits are the same before every draw of a request.
     """
 
@@ -155,10 +155,10 @@ class LogitBias:
 
 
 class Penalties:
-    """Make tokens that occurred less likely: see `PenaltyStrengths`."""
+    """Make tokens that occurred less likely: see `PenaltyStrengths`. Which ones, whoever edits the logits looks up."""
 
     arguments: ClassVar[tuple[str, ...]] = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-    reads_token_ids: ClassVar[bool] = True
+    reads_token_ids: ClassVar[bool] = False
     is_constant: ClassVar[bool] = True
 
     def __init__(self, strengths: PenaltyStrengths) -> None:

@@ -75,6 +75,7 @@ class EditArrays:
         penalized: the rows with penalties.
         strengths: of their penalties: repetitions, frequencies, presences.
         penalties: arrays of a `PenaltyTable`, in the order of its fields.
+        kept_token_ids: the last of these, if it is on the device already.
         max_tokens: the most tokens of a row with penalties; 0 if there is none.
     """
 
@@ -83,6 +84,7 @@ class EditArrays:
     penalized: list[int]
     strengths: list[np.ndarray]
     penalties: list[np.ndarray]
+    kept_token_ids: Tensor | None
     max_tokens: int
 
     @classmethod
@@ -114,6 +116,7 @@ class EditArrays:
             penalized=[row for row, _ in penalized],
             strengths=[np.ascontiguousarray(column) for column in strengths.T],
             penalties=[],
+            kept_token_ids=None,
             max_tokens=0,
         ).at(draws)
 
@@ -121,19 +124,35 @@ class EditArrays:
         """Return the same edits before the rows' next draws; they have to be constant."""
         histories = [history for row in self.penalized if (history := draws[row].history) is not None]
         num_tokens = np.array([len(history.token_ids) for history in histories], dtype=np.int32)
-        penalties = [
+        sent: list[np.ndarray] = []
+        kept = [place for row in self.penalized if (place := draws[row].kept) is not None]
+        if kept:
+            assert len(kept) == len(histories), "the device keeps the tokens of all penalized rows or of none"
+            starts = np.array([place.start for place in kept], dtype=np.int64)
+        else:
+            starts = num_tokens.cumsum().astype(np.int64) - num_tokens
+            sent = [_joined([history.token_ids for history in histories], np.int32)]
+        penalties: list[np.ndarray] = [
             np.array(self.penalized, dtype=np.int32),
-            (num_tokens.cumsum() - num_tokens).astype(np.int32),
+            starts,
             np.array([history.num_prompt_tokens for history in histories], dtype=np.int32),
             num_tokens,
             *self.strengths,
-            _joined([history.token_ids for history in histories], np.int32),
+            *sent,
         ]
-        return replace(self, penalties=penalties, max_tokens=int(num_tokens.max(initial=0)))
+        return replace(
+            self,
+            penalties=penalties,
+            kept_token_ids=kept[0].token_ids if kept else None,
+            max_tokens=int(num_tokens.max(initial=0)),
+        )
 
     def penalty_table(self, tensors: Sequence[Tensor]) -> PenaltyTable | None:
         """Return the table whose tensors are `penalties` on a device; None if no row is penalized."""
-        return PenaltyTable(*tensors, max_tokens=self.max_tokens) if self.max_tokens else None
+        if not self.max_tokens:
+            return None
+        kept = [] if self.kept_token_ids is None else [self.kept_token_ids]
+        return PenaltyTable(*tensors, *kept, max_tokens=self.max_tokens)
 
 
 def _edit_arrays(edited: Sequence[tuple[int, RowEdits]], row_stride: int) -> list[np.ndarray]:

@@ -102,7 +102,8 @@ class DeferredSampler:
         as_launched = [_frozen(draw) for draw in draws]
 
         def draw() -> None:
-            pending.drawn = self._sampler.begin(model._model, hidden, as_launched).collect()
+            with_tokens = [_with_kept_tokens(draw) for draw in as_launched]
+            pending.drawn = self._sampler.begin(model._model, hidden, with_tokens).collect()
             tokens = [0 if drawn.error is not None else drawn.token_ids[0] for drawn in pending.drawn]
             pending.token_ids.copy_(torch.tensor(tokens))
 
@@ -123,6 +124,17 @@ def _frozen(draw: Draw) -> Draw:
     if draw.row_sampling.reads_token_ids:
         assert UNKNOWN_TOKEN not in token_ids, "a draw that reads tokens begins before they are known"
     return draw._replace(history=TokenHistory(token_ids, draw.history.num_prompt_tokens))
+
+
+def _with_kept_tokens(draw: Draw) -> Draw:
+    """Take the tokens from the device, which knows all of them when it comes to the draw."""
+    if draw.kept is None:
+        assert not draw.row_sampling.is_penalized, "the device keeps the tokens of penalized rows"
+        return draw
+    assert draw.history is not None
+    start, num_tokens = draw.kept.start, len(draw.history.token_ids)
+    kept = draw.kept.token_ids[start : start + num_tokens].numpy().copy()
+    return draw._replace(history=TokenHistory(kept, draw.history.num_prompt_tokens))
 
 
 class AheadRunner:

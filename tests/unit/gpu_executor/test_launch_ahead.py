@@ -12,7 +12,8 @@ from tests.support.tiny_model import tiny_checkpoint
 
 GREEDY = Sampling(temperature=0.0, num_logprobs=3)
 SEEDED = Sampling(temperature=1.0, seed=42, num_logprobs=3)
-READING = Sampling(temperature=0.8, seed=-1, top_p=0.9, repetition_penalty=1.2, num_logprobs=0)
+PENALIZED = Sampling(temperature=0.8, seed=-1, top_p=0.9, repetition_penalty=1.2, num_logprobs=0)
+READING = Sampling(temperature=0.8, seed=-1, top_p=0.9, bad_words_token_ids=[[5, 6], [9]], repetition_penalty=1.2)
 NOTHING_LEFT = Sampling(allowed_token_ids=[5], end_token_ids=[5], min_tokens=1)
 NUM_TOKENS = 6
 
@@ -40,10 +41,11 @@ def begin(driver, *rows):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_tokens_that_the_host_does_not_know_yet_are_taken_from_the_device(driver, depth):
-    rows = [make_row(1, GREEDY), make_row(2, SEEDED, first_block=10), make_row(3, READING, first_block=20)]
+    kinds = (GREEDY, SEEDED, READING, PENALIZED)
+    rows = [make_row(i + 1, sampling, first_block=10 * i) for i, sampling in enumerate(kinds)]
     begin(driver, *rows)
     driver.decode(rows, num_tokens=NUM_TOKENS - 1, depth=depth)
-    assert [row.report for row in rows] == [report_alone(sampling) for sampling in (GREEDY, SEEDED, READING)]
+    assert [row.report for row in rows] == [report_alone(sampling) for sampling in kinds]
 
 
 def test_launches_do_not_wait_for_the_device(driver):
@@ -57,6 +59,36 @@ def test_launches_do_not_wait_for_the_device(driver):
     assert not first.is_done()
     first.wait()
     assert (first.is_done(), second.is_done()) == (True, False)
+
+
+def test_penalties_do_not_wait_for_the_tokens_that_they_are_about(driver):
+    row, other = make_row(1, PENALIZED), make_row(2, SEEDED, first_block=10)
+    begin(driver, row, other)
+    num_waits = driver.device.num_waits
+    for _ in range(3):
+        driver.launch([(row, 1), (other, 1)])
+    assert driver.device.num_waits == num_waits
+    for _ in range(3):
+        driver.finish()
+    driver.decode([row, other], num_tokens=NUM_TOKENS - 4)
+    assert row.report == report_alone(PENALIZED)
+
+
+def test_penalized_row_that_comes_late_and_is_preempted_finds_all_its_tokens(driver):
+    other = make_row(2, SEEDED, first_block=10)
+    begin(driver, other)
+    row = make_row(1, PENALIZED)
+    driver.launch([(other, 1), (row, 4)])
+    driver.launch([(row, 2), (other, 1)])
+    driver.launch([(other, 1), (row, 1)])
+    driver.launch([(other, 1)], removed_row_ids=[row.row_id])
+    while driver.in_flight:
+        driver.finish()
+    resumed = Row(3, row.prompt, PENALIZED, block_table=[30, 33, 31, 36], tokens=row.tokens, results=row.results)
+    driver.launch([(resumed, len(resumed.prompt) + len(resumed.tokens)), (other, 1)])
+    driver.finish()
+    driver.decode([other, resumed], num_tokens=NUM_TOKENS - 3)
+    assert resumed.report == report_alone(PENALIZED)
 
 
 def test_steps_without_draws_do_not_wait_either(driver):

@@ -129,8 +129,10 @@ def penalize(logits: Tensor, num_drawable: int, table: PenaltyTable) -> None:
         )
 
 
-_SIGNATURE = dict.fromkeys(("token_ids", "starts", "num_tokens", "counts"), "*i32") | dict.fromkeys(
-    ("num_drawable", "first_row"), "i32"
+_SIGNATURE = (
+    dict.fromkeys(("token_ids", "num_tokens", "counts"), "*i32")
+    | {"starts": "*i64"}
+    | dict.fromkeys(("num_drawable", "first_row"), "i32")
 )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagewire.gpu_executor.batch.device_tokens import DeviceTokens, most_token_bytes
 from pagewire.gpu_executor.batch.input_batch import InputBatch
+from pagewire.gpu_executor.batch.row_table import RowTable
 from pagewire.gpu_executor.batch.step_plan import RowLimits
 from pagewire.gpu_executor.devices.cpu import CpuDevice
 from pagewire.gpu_executor.host_limits import HostLimits
@@ -27,6 +30,7 @@ class TwoBatches:
         self.known = InputBatch(max_num_seqs, LIMITS, device.torch_device)
         self.drawing = InputBatch(max_num_seqs, LIMITS, device.torch_device, device)
         self.unsettled = []
+        self.num_compared = 0  # draws whose tokens the device keeps
         self._next_token = 11
 
     def step(self, *, settles=True, **options):
@@ -41,6 +45,7 @@ class TwoBatches:
             inputs.append(batch.build_inputs(plan.rows))
         expected, uploaded = inputs
         self._compare(expected, uploaded, step.rows)
+        self._compare_kept_tokens([row for row in step.rows if row.num_draws])
         self._draw([row.row_id for row in step.rows if row.num_draws], uploaded)
         if settles:
             self.settle()
@@ -55,10 +60,20 @@ class TwoBatches:
     def _draw(self, row_ids, inputs):
         tokens = [(self._next_token + i) % 90 for i in range(len(row_ids))]
         self._next_token += len(row_ids)
-        reserved = self.drawing.reserve_tokens(row_ids, inputs.draw_indices, torch.tensor(tokens, dtype=torch.int64))
+        reserved = self.drawing.reserve_tokens(row_ids, inputs.draw_places, torch.tensor(tokens, dtype=torch.int64))
         self.unsettled += zip(reserved, tokens, strict=True)
         for row_id, token in zip(row_ids, tokens, strict=True):
             self.known.append_token(row_id, token)
+
+    def _compare_kept_tokens(self, rows):
+        for known, draw in zip(self.known.draws_of(rows), self.drawing.draws_of(rows), strict=True):
+            assert (draw.kept is not None) == draw.row_sampling.is_penalized
+            assert known.kept is None
+            if draw.kept is not None:
+                token_ids, start = draw.kept
+                kept = token_ids[start : start + len(draw.history.token_ids)]
+                assert kept.tolist() == known.history.token_ids.tolist()
+                self.num_compared += 1
 
     @staticmethod
     def _compare(expected, uploaded, rows):
@@ -74,7 +89,7 @@ class TwoBatches:
             assert table == expected.metadata.block_tables[index, :num_blocks].tolist()
 
 
-def new_row(row_id, num_tokens, first_block):
+def new_row(row_id, num_tokens, first_block, **options):
     num_blocks = -(-(num_tokens + 1) // BLOCK_SIZE)
     return NewRow(
         row_id=row_id,
@@ -83,7 +98,7 @@ def new_row(row_id, num_tokens, first_block):
         num_prompt_tokens=num_tokens,
         num_computed_tokens=0,
         block_table=list(range(first_block, first_block + num_blocks)),
-        sampling=Sampling(),
+        sampling=Sampling(**options),
     )
 
 
@@ -125,6 +140,51 @@ def test_more_rows_and_longer_ones_than_were_expected_keep_what_the_device_knows
         rows=[ScheduledRow(1, 3, 1), ScheduledRow(2, 0, 1100), ScheduledRow(3, 0, 2)],
     )
     batches.step(settles=False, rows=[ScheduledRow(1, 4, 1, 1, [899]), ScheduledRow(2, 1100, 1), ScheduledRow(3, 2, 1)])
+
+
+def test_tokens_of_penalized_rows_are_kept_on_the_device():
+    batches = TwoBatches(max_num_seqs=1)
+    batches.step(settles=False, new_rows=[new_row(1, 3, 0)], rows=[ScheduledRow(1, 0, 3)])
+    penalized = {"presence_penalty": 1.0}
+    batches.step(
+        settles=False,
+        new_rows=[new_row(2, 6, 10, **penalized), new_row(3, 1023, 200, **penalized)],
+        rows=[ScheduledRow(1, 3, 1), ScheduledRow(2, 0, 4, 0), ScheduledRow(3, 0, 1023)],
+    )
+    for step in range(3):  # row 3 outgrows the room that rows have at first
+        second = ScheduledRow(2, 4, 2) if step == 0 else ScheduledRow(2, 5 + step, 1)
+        batches.step(settles=False, rows=[ScheduledRow(3, 1023 + step, 1, 1, [500 + step]), second])
+    assert batches.num_compared == 7
+    batches.step(  # a place is taken over while a token for the row before is in flight
+        settles=False, removed_row_ids=[2], new_rows=[new_row(4, 9, 10, **penalized)], rows=[ScheduledRow(4, 0, 9)]
+    )
+    batches.settle()
+    batches.step(rows=[ScheduledRow(4, 9, 1), ScheduledRow(3, 1026, 1)])
+    assert batches.num_compared == 10
+
+
+def test_what_is_drawn_is_not_kept_once_the_last_penalized_row_is_gone():
+    batches = TwoBatches()
+    batches.step(new_rows=[new_row(1, 3, 0, repetition_penalty=1.5)], rows=[ScheduledRow(1, 0, 3)])
+    inputs = batches.step(new_rows=[new_row(2, 3, 10)], rows=[ScheduledRow(2, 0, 3), ScheduledRow(1, 3, 1)])
+    assert len(inputs.draw_places.tokens) == 2
+    inputs = batches.step(removed_row_ids=[1], rows=[ScheduledRow(2, 3, 1)])
+    assert len(inputs.draw_places.tokens) == 0
+
+
+@pytest.mark.parametrize("max_tokens", [1, 1024, 1025, 5000])
+def test_tokens_never_take_more_than_was_reckoned(max_tokens):
+    table = RowTable(3, BLOCK_SIZE)
+    tokens = DeviceTokens(torch.device("cpu"), table)
+    index = table.add(np.zeros(1, dtype=np.int32), 1, np.zeros(1, dtype=np.int32))
+    sizes = [0]
+    while table.num_tokens[index] < max_tokens:
+        table.append_token(index, 0)
+        tokens.make_room(table.num_tokens[index])
+        size = tokens.of(index).token_ids.nbytes
+        if size != sizes[-1]:
+            sizes.append(size)
+    assert sizes[-1] + sizes[max(len(sizes) - 2, 0)] <= most_token_bytes(3, max_tokens)
 
 
 def test_settled_token_of_a_removed_row_goes_nowhere():

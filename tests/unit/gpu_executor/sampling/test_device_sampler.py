@@ -16,7 +16,7 @@ from pagewire.gpu_executor.kernels.draws import OutputRows
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.triton.triton_sampling import TritonSampling
 from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
-from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
+from pagewire.gpu_executor.sampling.draw import Draw, KeptTokens, RowSampling
 from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.gpu_executor.sampling.step_tables import EditArrays
@@ -186,6 +186,20 @@ def test_tables_of_the_same_rows_are_laid_out_once(monkeypatch):
     assert num_layouts == {DrawArrays: 1, EditArrays: 1}
     sampler.begin(OutputLayer(), logits(2), [MIXED[5], MIXED[4]])
     assert num_layouts == {DrawArrays: 2, EditArrays: 2}
+
+
+def test_penalties_find_tokens_that_the_device_keeps_and_the_host_does_not_know():
+    draws = [MIXED[5], MIXED[0], MIXED[8]]
+    width = 9
+    kept = torch.full((len(draws) * width,), 7, dtype=torch.int32)
+    unknown = []
+    for index, one in enumerate(draws):
+        token_ids, num_prompt = one.history
+        kept[index * width : index * width + len(token_ids)] = torch.from_numpy(token_ids)
+        history = TokenHistory(np.where(np.arange(len(token_ids)) < num_prompt, token_ids, -1), num_prompt)
+        place = KeptTokens(kept, index * width) if one.row_sampling.is_penalized else None
+        unknown.append(one._replace(history=history, kept=place))
+    assert_same(sample(logits(3), unknown), on_the_host(logits(3), draws))
 
 
 def test_next_step_finds_each_rows_first_token_on_the_device():

@@ -27,7 +27,7 @@ def table_of(rows, histories, strengths):
     lengths = torch.tensor([len(tokens) for tokens, _ in histories], dtype=torch.int32)
     return PenaltyTable(
         torch.tensor(rows, dtype=torch.int32),
-        (lengths.cumsum(0) - lengths).to(torch.int32),
+        lengths.cumsum(0) - lengths,
         torch.tensor([num_prompt for _, num_prompt in histories], dtype=torch.int32),
         lengths,
         *torch.tensor(strengths, dtype=torch.float32).T.contiguous(),
