@@ -206,7 +206,8 @@ def test_a_file_that_grew_would_be_noticed(tmp_path: Path):
     (tmp_path / "ipc").mkdir()
     (tmp_path / "ipc" / "long.py").write_text("x = 1\n" * 400)
     (tmp_path / "ipc" / "deep.py").write_text("def f():\n" + "    x = 1\n" * 70)
-    assert [line.partition(";")[0] for line in oversized(tmp_path)] == [
+    assert [line.partition(";")[0] for line in oversized(tmp_path, {"ipc/gone.py": "it was long"})] == [
         "ipc/deep.py:f: 71 lines",
         "ipc/long.py: 400 lines",
+        "ipc/gone.py: listed as large in tools/file_sizes.py, but it is not",
     ]
