@@ -17,13 +17,13 @@ from pathlib import Path
 
 import msgspec
 
-from pagewire.ipc.errors import ConfigError
-from tools.gpu_check.parts import PARTS, SKIPPED, Part, SkipPart, run_all, run_part
+from tools.gpu_check.parts import BUDGET_S, PARTS, SKIPPED, Part, SkipPart, run_all, run_part
+from tools.gpu_check.presence import NO_GPU, why_no_gpu
 from tools.gpu_check.records import AnyRecord, Check, PartEnd
 from tools.gpu_check.report import markdown
-from tools.gpu_check.setting import make_setting
+from tools.gpu_check.setting import WHOLE, Share, make_setting
 
-_FAILED, _NO_GPU = 1, 2
+_FAILED = 1
 _PATIENCE_ON_CPU = 4.0  # interpreted kernels take their time
 
 
@@ -33,18 +33,21 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.part is not None:
         part = next(part for part in PARTS if part.name == arguments.part)
         try:
-            run_part(part, make_setting(arguments.device, arguments.directory), arguments.records)
+            run_part(
+                part, make_setting(arguments.device, arguments.directory, Share(*arguments.share)), arguments.records
+            )
         except SkipPart as exc:
             sys.stderr.write(f"{exc}\n")
             return SKIPPED
         return 0
-    if arguments.device == "cuda" and (reason := _why_no_gpu()) is not None:
+    if arguments.device == "cuda" and (reason := why_no_gpu()) is not None:
         sys.stderr.write(f"gpu_check: {reason}\n")
-        return _NO_GPU
+        return NO_GPU
     setting = make_setting(arguments.device, Path())
     patience = _PATIENCE_ON_CPU if setting.is_tiny else 1.0
     parts = [
-        part._replace(limit_s=patience * part.limit_s)
+        # Interpreted kernels are not compiled: one process will do.
+        part._replace(limit_s=patience * part.limit_s, processes=1 if setting.is_tiny else part.processes)
         for part in PARTS
         if not arguments.only or part.name in arguments.only
     ]
@@ -52,9 +55,9 @@ def main(argv: list[str] | None = None) -> int:
         directory = Path(folder)
         path = directory / "records.jsonl"
 
-        def command(part: Part) -> list[str]:
+        def command(part: Part, share: Share) -> list[str]:
             flags = ["--part", part.name, "--device", arguments.device, "--directory", folder, "--records", str(path)]
-            return [sys.executable, "-m", "tools.gpu_check", *flags]
+            return [sys.executable, "-m", "tools.gpu_check", *flags, "--share", *map(str, share)]
 
         records = run_all(parts, command, path, patience * arguments.budget, lambda line: print(line, flush=True))
     _write(arguments.output, records, markdown(setting.model, records, is_trial=setting.is_tiny))
@@ -69,18 +72,6 @@ def _write(output: Path, records: list[AnyRecord], report: str) -> None:
     output.with_suffix(".md").write_text(report, encoding="utf-8")
 
 
-def _why_no_gpu() -> str | None:
-    """Return why this machine can't run the check; None if it can."""
-    from pagewire.gpu_executor.devices.select import select_device
-    from pagewire.gpu_executor.host_limits import HostLimits
-
-    try:
-        select_device("cuda", "triton", HostLimits())
-    except ConfigError as exc:
-        return f"there is no GPU to check: {exc.message}"
-    return None
-
-
 def _parser() -> argparse.ArgumentParser:
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(
@@ -88,10 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a trial of the check itself")
     parser.add_argument("--output", type=Path, default=Path("gpu-check"), help="the files' name without .json and .md")
-    parser.add_argument("--budget", type=float, default=225.0, help="seconds for all parts")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for all parts")
     parser.add_argument("--only", action="append", choices=names, default=[], help="a part; may be repeated")
-    # How the check calls itself, once a part.
+    # How the check calls itself, once a part, or several times where processes share it.
     parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=int, nargs=2, default=WHOLE, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--records", type=Path, help=argparse.SUPPRESS)
     return parser

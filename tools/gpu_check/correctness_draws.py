@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,12 +27,46 @@ from tools.gpu_check.setting import Setting
 _NEAR_TIES = 0.04
 _LOGPROB_ERROR = 1e-4  # of sums of 128,000 exponentials in float32
 
-_MIXES: dict[str, dict[str, object]] = {
-    "greedy": {"temperature": 0.0},
-    "temperature": {"temperature": 1.0},
-    "top_k, top_p, min_p": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
-    "penalties": {"temperature": 1.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2},
-    "logprobs": {"temperature": 1.0, "num_logprobs": 3},
+
+class Mix(NamedTuple):
+    """What all rows of a comparison ask for, each with a seed of its own.
+
+    Attributes:
+        options: fields of `Sampling`.
+        first_seed: of the first row.
+        child: half of the noise key.
+        num_draws: from each row.
+    """
+
+    options: dict[str, object]
+    first_seed: int = 1000
+    child: int = 0
+    num_draws: int = 1
+
+
+_MIXES: dict[str, Mix] = {
+    "greedy": Mix({"temperature": 0.0}),
+    "temperature": Mix({"temperature": 1.0}),
+    "top_k, top_p, min_p": Mix({"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.02}),
+    "top_k of 200": Mix({"temperature": 1.0, "top_k": 200}),
+    "penalties": Mix(
+        {"temperature": 1.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2}
+    ),
+    "logprobs": Mix({"temperature": 1.0, "num_logprobs": 3}),
+    "seeds beyond 32 bits": Mix({"temperature": 1.0}, first_seed=(5 << 40) + 7),
+    "negative seeds": Mix({"temperature": 1.0}, first_seed=-(5 << 40) - 7),
+    "the fourth child": Mix({"temperature": 1.0}, child=3),
+    "3 draws with logprobs": Mix({"temperature": 1.0, "top_p": 0.95, "num_logprobs": 1}, num_draws=3),
+    "masks and biases": Mix(
+        {
+            "temperature": 1.0,
+            "allowed_token_ids": list(range(3, 600, 3)),
+            "bad_words_token_ids": [[9], [12]],
+            "min_tokens": 100,
+            "end_token_ids": [15],
+            "logit_bias": {18: 4.0, 21: -100.0},
+        }
+    ),
 }
 
 
@@ -42,9 +76,9 @@ def draw_checks(ops: Ops, setting: Setting) -> Iterator[Check]:
     vocab_size = setting.model.vocab_size
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(num_rows, vocab_size, generator=generator) * 3
-    for name, options in _MIXES.items():
+    for name, mix in setting.own(_MIXES.items()):
         limit = 0.0 if name == "greedy" else _NEAR_TIES
-        draws = [_draw(row, vocab_size, options) for row in range(num_rows)]
+        draws = [_draw(row, vocab_size, mix) for row in range(num_rows)]
         try:
             error = _different(ops, setting, logits, draws)
         except Exception as exc:  # as for the other ops
@@ -53,10 +87,10 @@ def draw_checks(ops: Ops, setting: Setting) -> Iterator[Check]:
         yield Check(op="draws", case=f"{num_rows} rows, {name}", error=error, limit=limit)
 
 
-def _draw(row: int, vocab_size: int, options: dict[str, object]) -> Draw:
-    sampling = Sampling(seed=1000 + row, **options)  # type: ignore[arg-type]  # fields of their own types
+def _draw(row: int, vocab_size: int, mix: Mix) -> Draw:
+    sampling = Sampling(seed=mix.first_seed + row, **mix.options)  # type: ignore[arg-type]  # fields of their own types
     history = TokenHistory(np.arange(row, row + 20, dtype=np.int32) % vocab_size, 12)
-    return Draw(RowSampling.prepare(sampling, 0, vocab_size), history)
+    return Draw(RowSampling.prepare(sampling, mix.child, vocab_size), history, mix.num_draws)
 
 
 def _different(ops: Ops, setting: Setting, logits: torch.Tensor, draws: list[Draw]) -> float:

@@ -49,6 +49,26 @@ def numbers(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.
     return torch.randn(shape, generator=generator).to(dtype)
 
 
+class Inputs:
+    """Makes inputs of one dtype.
+
+    Args:
+        dtype: of activations.
+        device: where the op that is checked computes.
+        seed: of the numbers.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, seed: int = 1) -> None:
+        self.dtype = dtype
+        self.device = device
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def numbers(self, *shape: int) -> tuple[Tensor, Tensor]:
+        """Return the same normal numbers on the host, as float32, and on the device."""
+        values = numbers(self.generator, *shape, dtype=self.dtype)
+        return values.float(), values.to(self.device)
+
+
 def weight_of(layout: str, generator: torch.Generator, out_features: int, in_features: int) -> PlainWeight:
     """Return a random matrix whose products keep the size of what they multiply.
 

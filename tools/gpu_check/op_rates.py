@@ -1,11 +1,13 @@
 """How fast each op is on the shapes of the model, in decode steps and in a prefill, with its bytes and operations.
 
-The ops of the roofline carry its own numbers, so that their times can be held against it. Each call reads other
-memory than the one before, as a step's layers do.
+The ops of the roofline carry its own numbers, so that their times can be held against it. Each call of a product or of
+attention reads other weights or keys than the one before, as a step's layers do; what the ops between them and draws
+read was written just before, in a step too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -15,6 +17,9 @@ from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.roofline import OpCost, Work, decode, end_costs, layer_costs, prefill
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.weights import WeightFormat, format_bits
+from pagewire.gpu_executor.kernels.device_sampling_ops import DeviceSamplingOps
+from pagewire.gpu_executor.kernels.draw_arrays import DrawArrays, RandomRow
+from pagewire.gpu_executor.kernels.draws import Filters, NoiseKey
 from pagewire.gpu_executor.kernels.layouts import (
     DenseWeight,
     Fp8Weight,
@@ -32,7 +37,7 @@ from tools.gpu_check.stopwatch import seconds_a_call
 
 # What the copies of a weight or a cache take together: several times what a device's caches hold.
 _COLD_BYTES = 256 << 20
-_MAX_COPIES = 8
+_MAX_COPIES = 64  # attention of one request reads 4 MB
 _PREFILL_TOKENS = 2048
 _REPEATED = 128  # rows; a multiple of every tile that shares a scale
 _KV = KVLayout(name="bfloat16", bytes_a_value=2)
@@ -61,6 +66,9 @@ class OpRates:
         works = [decode(batch, self._setting.context) for batch in self._setting.batches]
         for work in [*works, prefill(tokens)]:
             yield from self._step(work)
+        if isinstance(self._ops, DeviceSamplingOps):
+            for work in works:
+                yield self._draws(self._ops, self._costs("bfloat16", work)["draws"], work.num_requests)
 
     def quantized(self) -> Iterator[OpRate]:
         """Yield the largest product with other weights."""
@@ -106,8 +114,9 @@ class OpRates:
         # Making billions of numbers on the host would take the check's minutes: a few rows are repeated on the device.
         block = _REPEATED if out_features % _REPEATED == 0 else out_features
         few = moved(weight_of(layout, self._generator, block, in_features), self._device)
-        copies = self._copies(2 * out_features * in_features)
-        return [self._ops.prepare_weight(_repeated_rows(few, out_features // block)) for _ in range(copies)]
+        times = out_features // block
+        copies = self._copies(times * _num_bytes(few))
+        return [self._ops.prepare_weight(_repeated_rows(few, times)) for _ in range(copies)]
 
     def _numbers(self, *shape: int) -> Tensor:
         return torch.randn(shape, device=self._device).to(self._dtype)
@@ -159,6 +168,23 @@ class OpRates:
         store = _bound(self._ops.store_kv, key, key, cache, torch.arange(rows, device=self._device))
         yield self._rate("store_kv", rows, [store], 4 * rows * model.num_kv_heads * model.head_dim * size, 0)
 
+    def _draws(self, ops: DeviceSamplingOps, cost: OpCost, rows: int) -> OpRate:
+        """Time draws with temperature and top_p from logits of which hundreds of tokens are likely."""
+        vocab_size = self._model.vocab_size
+        logits = 3 * torch.randn(rows, vocab_size, device=self._device)
+        filters = Filters(top_k=0, top_p=0.9, min_p=0.0)
+        random_rows = [RandomRow(row, 0.8, filters, NoiseKey(row, 0, 5), (row,)) for row in range(rows)]
+        arrays = DrawArrays.of(random_rows, vocab_size)
+        table = arrays.table([torch.from_numpy(array).to(self._device) for array in arrays.arrays])
+        tokens, states = (torch.zeros(rows, dtype=torch.int64, device=self._device) for _ in range(2))
+
+        def draw() -> None:
+            bests = ops.find_best_tokens(logits, vocab_size, with_groups=False)
+            best_values = ops.settle(bests, bests, vocab_size, tokens, states)
+            ops.draw_tokens(logits, vocab_size, bests, best_values, states, table, tokens)
+
+        return self._rate("draws, top_p and temperature", rows, [draw], cost.num_bytes, cost.operations)
+
     def _rate(
         self, op: str, rows: int, calls: Sequence[Callable[[], object]], num_bytes: float, operations: float
     ) -> OpRate:
@@ -181,6 +207,12 @@ def run(setting: Setting) -> Iterator[OpRate]:
 
 def _bound(function: Callable[..., object], *arguments: object, **options: object) -> Callable[[], object]:
     return lambda: function(*arguments, **options)
+
+
+def _num_bytes(weight: PlainWeight) -> int:
+    """Return what a weight takes: several bytes a number, or half of one."""
+    contents = [getattr(weight, field.name) for field in dataclasses.fields(weight)]
+    return sum(content.nbytes for content in contents if isinstance(content, Tensor))
 
 
 def _repeated_rows(weight: PlainWeight, times: int) -> PlainWeight:

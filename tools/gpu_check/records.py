@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+PartOutcome = Literal["done", "failed", "out of time", "skipped"]
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One finding; not a place for fields."""
@@ -132,7 +134,7 @@ class PartEnd(Record, frozen=True, kw_only=True):
     """How a part ended; `reason` says why it did not go to its end."""
 
     part: str
-    outcome: Literal["done", "failed", "out of time", "skipped"]
+    outcome: PartOutcome
     seconds: float
     reason: str = ""
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.model_config import LayerKind, ModelConfig
+
+T = TypeVar("T")
+
+
+class Share(NamedTuple):
+    """What one of several processes does of a part: each `step`-th thing from the `first` on."""
+
+    first: int
+    step: int
+
+
+WHOLE = Share(0, 1)
+"""All of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,7 @@ class Setting:
         ceiling_bytes: size of the copies that measure bandwidth.
         ceiling_rows: rows, columns and depth of the product that measures operations.
         directory: for the checkpoint and intermediate files.
+        share: of a part that several processes do.
     """
 
     device: str
@@ -42,6 +59,7 @@ class Setting:
     ceiling_bytes: int
     ceiling_rows: int
     directory: Path
+    share: Share = WHOLE
 
     @property
     def is_tiny(self) -> bool:
@@ -53,9 +71,13 @@ class Setting:
         """Of each request: half of the output brings it to `context`."""
         return self.context - self.output_tokens // 2
 
+    def own(self, things: Iterable[T]) -> Iterator[T]:
+        """Yield those that fall to this process."""
+        return itertools.islice(things, self.share.first, None, self.share.step)
 
-def make_setting(device: str, directory: Path) -> Setting:
-    """Return the sizes for a device."""
+
+def make_setting(device: str, directory: Path, share: Share = WHOLE) -> Setting:
+    """Return the sizes for a device, and the share of a part that a process does."""
     model = SHAPES["llama-3.1-8b"].config
     if device == "cuda":
         return Setting(
@@ -72,6 +94,7 @@ def make_setting(device: str, directory: Path) -> Setting:
             ceiling_bytes=1 << 30,
             ceiling_rows=8192,
             directory=directory,
+            share=share,
         )
     tiny = msgspec.structs.replace(
         model, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16,
@@ -92,4 +115,5 @@ def make_setting(device: str, directory: Path) -> Setting:
         ceiling_bytes=1 << 20,
         ceiling_rows=64,
         directory=directory,
+        share=share,
     )

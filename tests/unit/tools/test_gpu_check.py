@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,24 +17,28 @@ from pagewire.checkpoint.loading import load_model_config
 from pagewire.frontend.bench.dataset.synthetic import WORDS, random_words
 from pagewire.frontend.tokenizer.tokenizer import load_tokenizer
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.kernels.select import select_ops
+from pagewire.ipc.errors import ConfigError, MachineError
 from pagewire.ipc.outputs import StepStats
-from tools.gpu_check import hugging_face
+from tools.gpu_check import hugging_face, presence
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.checkpoint import write_checkpoint
 from tools.gpu_check.offline import Sample, decode_window, percentile
 from tools.gpu_check.op_rates import OpRates
-from tools.gpu_check.parts import PARTS, Part, SkipPart, run_all, run_part
+from tools.gpu_check.parts import BUDGET_S, PARTS, Part, SkipPart, run_all, run_part
 from tools.gpu_check.records import (
     AnyRecord,
     Ceiling,
     Check,
+    Machine,
     OfflineRun,
     PartEnd,
     RecordWriter,
     ServedRun,
     read_records,
 )
-from tools.gpu_check.setting import Setting, make_setting
+from tools.gpu_check.roof import data_sheet
+from tools.gpu_check.setting import Setting, Share, make_setting
 from tools.gpu_check.settling import settle
 
 
@@ -66,8 +72,8 @@ class TestRecords:
 
 class TestParts:
     def run(self, tmp_path: Path, parts: list[Part], codes: dict[str, str], budget_s: float = 60.0) -> list[PartEnd]:
-        def command(part: Part) -> list[str]:
-            return [sys.executable, "-c", codes[part.name]]
+        def command(part: Part, share: Share) -> list[str]:
+            return [sys.executable, "-c", codes[part.name], str(share.first), str(share.step)]
 
         records = run_all(parts, command, tmp_path / "records", budget_s, lambda line: None)
         return [record for record in records if isinstance(record, PartEnd)]
@@ -92,6 +98,32 @@ class TestParts:
         code = "import sys; sys.stderr.write('transformers is missing\\n'); raise SystemExit(3)"
         [ended] = self.run(tmp_path, [Part("other", "", 30.0)], {"other": code})
         assert (ended.outcome, ended.reason) == ("skipped", "transformers is missing")
+
+    def test_processes_do_a_part_together(self, tmp_path: Path):
+        code = (
+            "import sys, threading, pathlib; share, count = map(int, sys.argv[1:]);"
+            f"here = pathlib.Path({str(tmp_path)!r});"
+            "(here / f'share {share}').touch();"
+            # Each waits for all: they only end if they run at the same time.
+            "[threading.Event().wait(0.01) for _ in iter(lambda: len(list(here.glob('share *'))) < count, False)]"
+        )
+        [ended] = self.run(tmp_path, [Part("shared", "", 60.0, processes=3)], {"shared": code})
+        assert ended.outcome == "done"
+        assert len(list(tmp_path.glob("share *"))) == 3
+
+    def test_a_shared_part_ends_as_the_worst_of_its_processes(self, tmp_path: Path):
+        fails = "import sys; sys.argv[1] == '1' and sys.exit('no such kernel')"
+        hangs = "import sys, threading; sys.argv[1] == '0' and threading.Event().wait()"
+        parts = [Part("fails", "", 30.0, processes=3), Part("hangs", "", 3.0, processes=2)]
+        failed, late = self.run(tmp_path, parts, {"fails": fails, "hangs": hangs})
+        assert (failed.outcome, failed.reason) == ("failed", "no such kernel")
+        assert (late.outcome, late.reason) == ("out of time", "more than 3 s")
+
+    def test_the_limits_leave_time_for_what_goals_need(self):
+        names = [part.name for part in PARTS]
+        promised = PARTS[: names.index("transformers") + 1]
+        assert sum(part.limit_s for part in promised) <= BUDGET_S
+        assert {"ceilings", "correctness", "engine, offline"} < {part.name for part in promised}
 
     def test_without_transformers_its_part_says_so(self, setting: Setting, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
@@ -118,6 +150,73 @@ class TestRates:
         }  # fmt: skip
         assert {rate.num_rows for rate in rates} == {1, 3, 16}
         assert all(rate.seconds > 0 and rate.num_bytes > 0 for rate in rates)
+
+    def test_copies_are_more_than_a_cache_holds_however_small_each_is(self, setting: Setting):
+        rates = OpRates(dataclasses.replace(setting, device="cuda"), ReferenceOps())
+        assert [rates._copies(num_bytes) for num_bytes in (4 << 20, 5 << 20, 64 << 20, 1 << 40)] == [64, 52, 4, 1]
+
+    def test_a_weight_of_4_bits_counts_as_such(self, setting: Setting, monkeypatch: pytest.MonkeyPatch):
+        rates = OpRates(setting, ReferenceOps())
+        asked: list[int] = []
+        monkeypatch.setattr(rates, "_copies", lambda num_bytes: asked.append(num_bytes) or 2)
+        sizes = {"float16": 2 * 256 * 64, "int4": 256 * 64 * 5 // 8, "int8": 256 * 64 * 9 // 8 - 256 * 64 // 16}
+        for layout in sizes:
+            assert len(rates._weights(layout, 256, 64)) == 2
+        assert asked == list(sizes.values())
+
+    @pytest.mark.slow
+    def test_draws_are_timed_where_the_device_draws(self, setting: Setting):
+        rates = list(OpRates(setting, select_ops("triton", device=torch.device("cpu"))).dense_steps())
+        draws = [rate for rate in rates if rate.op.startswith("draws")]
+        assert [(rate.num_rows, rate.num_bytes) for rate in draws] == [(1, 4 * 1024), (3, 3 * 4 * 1024)]
+        assert all(rate.seconds > 0 for rate in draws)
+
+
+class TestDataSheets:
+    @pytest.mark.parametrize(
+        ("name", "sheet"),
+        [
+            ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
+            ("NVIDIA H100 NVL", "h100-nvl"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+            ("NVIDIA A100 80GB PCIe", "a100-pcie"), ("NVIDIA A10G", "a10"), ("NVIDIA A40", "a40"), ("Tesla T4", "t4"),
+            ("NVIDIA L4", "l4"), ("NVIDIA L40S", "l40s"), ("Tesla V100-SXM2-16GB", "v100-16gb"),
+            ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+            ("AMD Instinct MI300X", "mi300x"), ("AMD Instinct MI250X/MI250", "mi250x"),
+            ("NVIDIA RTX A4000", None), ("NVIDIA RTX A1000", None), ("NVIDIA GeForce RTX 3090 Ti", None),
+            ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA GH200 480GB", None), ("Quadro RTX 6000", None),
+            ("NVIDIA T400", None),
+        ],
+    )  # fmt: skip
+    def test_a_device_is_known_by_whole_words(self, name: str, sheet: str | None):
+        found = data_sheet([Machine(device=name, memory_bytes=0, versions={}, date="")])
+        assert (found and found.name) == sheet
+
+
+class TestPresence:
+    @pytest.mark.parametrize("error", [ConfigError("it is too old."), MachineError("it is taken.")])
+    def test_why_a_gpu_can_not_be_checked_is_said(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ):
+        def refuse(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(presence, "select_device", refuse)
+        assert presence.main() == 2
+        assert capsys.readouterr().err == f"there is no GPU to check: {error}\n"
+
+    def test_it_is_asked_in_another_process_whose_end_is_an_answer_too(self, monkeypatch: pytest.MonkeyPatch):
+        def answer(code: int, errors: str) -> None:
+            def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+                return subprocess.CompletedProcess(command, code, "", errors)
+
+            monkeypatch.setattr(subprocess, "run", run)
+
+        answer(0, "a warning")
+        assert presence.why_no_gpu() is None
+        answer(2, "a warning\nthere is no GPU to check: it is taken.\n")
+        assert presence.why_no_gpu() == "there is no GPU to check: it is taken."
+        answer(-11, "")
+        assert presence.why_no_gpu() == "what looked for a GPU ended with exit code -11: no message"
 
 
 def samples(*steps: tuple[float, int, int]) -> list[Sample]:
@@ -208,6 +307,7 @@ class TestCheckpoint:
         assert len(WORDS) > 150
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_exits_with_2(capsys: pytest.CaptureFixture[str]):
     if torch.cuda.is_available():
         pytest.skip("there is one here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,19 @@ import torch
 
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
+from pagewire.gpu_executor.kernels.triton.launches.attention import MAX_DECODE_TOKENS, MAX_SHORT_CHUNK_TOKENS
+from pagewire.gpu_executor.kernels.triton.launches.products import DENSE_MATMUL, INVARIANT_ROWS, QUANTIZED_MATMUL
+from pagewire.gpu_executor.kernels.triton.launches.row import LaunchRow, pick
 from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.gpu_executor.sampling.draw import Drawn
 from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
-from tools.gpu_check.correctness import Case, OpCases, check, relative_error
+from tools.gpu_check.comparison import Case, check, relative_error
+from tools.gpu_check.correctness import OpCases
 from tools.gpu_check.correctness_draws import draw_checks, is_same
-from tools.gpu_check.setting import Setting, make_setting
+from tools.gpu_check.correctness_products import ProductCases
+from tools.gpu_check.inputs import Inputs
+from tools.gpu_check.setting import Setting, Share, make_setting
 
 CPU = torch.device("cpu")
 
@@ -26,7 +33,10 @@ def setting(tmp_path: Path) -> Setting:
 
 
 def cases(ops: ReferenceOps, dtype: torch.dtype = torch.float32) -> list[Case]:
-    return [case for case in OpCases(ops, CPU, dtype, is_tiny=True).all() if "fp8" not in case.op]
+    inputs = Inputs(dtype, CPU)
+    model = make_setting("cpu", Path()).model
+    products = [case for case in ProductCases(ops, inputs, is_tiny=True).all() if "fp8" not in case.op]
+    return [*OpCases(ops, inputs, model, is_tiny=True).all(), *products]
 
 
 def test_the_reference_agrees_with_itself():
@@ -77,6 +87,70 @@ def test_attention_that_reads_unwritten_slots_is_found():
     assert not any(one.passed for one in own)
 
 
+def test_an_error_in_long_chunks_alone_is_found():
+    class WrongWhenLong(ReferenceOps):
+        def paged_attention(self, query, kv_cache, metadata, **options):
+            right = super().paged_attention(query, kv_cache, metadata, **options)
+            return right * (1.1 if metadata.max_query_len > MAX_SHORT_CHUNK_TOKENS else 1.0)
+
+    found = [check(case, torch.float16) for case in cases(WrongWhenLong(), torch.float16)]
+    assert {one.op for one in found if not one.passed} == {"paged_attention"}
+
+
+@pytest.mark.parametrize("is_tiny", [True, False])
+def test_every_way_to_attend_is_among_the_comparisons(is_tiny: bool):
+    model = make_setting("cpu" if is_tiny else "cuda", Path()).model
+    attentions = [
+        case
+        for case in OpCases(ReferenceOps(), Inputs(torch.float16, CPU), model, is_tiny=is_tiny).all()
+        if case.op == "paged_attention"
+    ]
+    chunks = {chunk for case in attentions for chunk in case.run.args[0]}
+    assert any(chunk.num_tokens == 1 for chunk in chunks)
+    assert any(MAX_DECODE_TOKENS < chunk.num_tokens <= MAX_SHORT_CHUNK_TOKENS for chunk in chunks)
+    assert any(MAX_SHORT_CHUNK_TOKENS < chunk.num_tokens < chunk.length for chunk in chunks)
+
+
+@pytest.mark.parametrize("rows", [QUANTIZED_MATMUL, DENSE_MATMUL], ids=lambda rows: rows[0].kernel)
+def test_every_launch_of_a_product_is_among_the_comparisons(rows: tuple[LaunchRow, ...]):
+    products = ProductCases(ReferenceOps(), Inputs(torch.bfloat16, CPU), is_tiny=False)
+    if rows is DENSE_MATMUL:
+        calls = [(INVARIANT_ROWS, case.run.args[-1]) for case in products.invariant()]
+    else:
+        calls = [case.run.args[-2:] for case in products.all()]
+        assert any(num_rows > 512 for num_rows, _ in calls)  # for which weights are unpacked
+    picked = {id(pick(rows, num_rows=num_rows, out_features=out_features)) for num_rows, out_features in calls}
+    wanted = {id(row) for row in rows}
+    assert picked == wanted
+
+
+def test_products_with_batch_invariance_are_compared_and_their_rows_alone():
+    class DependsOnTheBatch(ReferenceOps):
+        def linear(self, x, weight):
+            return super().linear(x, weight) * (1 + 1e-3 * (len(x) > 1))
+
+    class Wrong(ReferenceOps):
+        def linear(self, x, weight):
+            return super().linear(x, weight) * 1.1
+
+    def failed(ops: ReferenceOps) -> set[str]:
+        found = ProductCases(ops, Inputs(torch.float32, CPU), is_tiny=True).invariant()
+        checks = [check(case, torch.float32) for case in found if "fp8" not in case.op]
+        return {"alone" if "alone" in one.case else "right" for one in checks if not one.passed}
+
+    assert failed(ReferenceOps()) <= {"alone"}  # torch's products make no promise
+    assert failed(DependsOnTheBatch()) == {"alone", "right"}
+    assert "right" in failed(Wrong())
+
+
+def test_processes_share_all_comparisons(setting: Setting):
+    names = [case.name for case in cases(ReferenceOps())]
+    shares = [list(dataclasses.replace(setting, share=Share(first, 3)).own(names)) for first in range(3)]
+    assert sorted(name for share in shares for name in share) == sorted(names)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert list(setting.own(names)) == names
+
+
 def test_an_op_that_raises_is_a_finding():
     class Broken(ReferenceOps):
         def silu_and_mul(self, gate_up):
@@ -115,7 +189,7 @@ def test_rows_are_the_same_by_tokens_ranks_and_nearly_logprobs():
 @pytest.mark.slow
 def test_draws_of_interpreted_kernels_are_those_of_the_host(setting: Setting):
     checks = list(draw_checks(select_ops("triton", device=CPU), setting))
-    assert len(checks) == 5
+    assert len(checks) == 11
     assert [one for one in checks if not one.passed] == []
 
 
@@ -127,4 +201,7 @@ def test_draws_from_other_logits_are_found(setting: Setting, monkeypatch: pytest
         return begin(self, model, hidden, draws, logits.flip(1).contiguous())
 
     monkeypatch.setattr(DeviceSampler, "begin", begin_with_others)
-    assert not any(one.passed for one in draw_checks(select_ops("triton", device=CPU), setting))
+    some = dataclasses.replace(setting, share=Share(0, 4))
+    checks = list(draw_checks(select_ops("triton", device=CPU), some))
+    assert len(checks) == 3
+    assert not any(one.passed for one in checks)
