@@ -32,11 +32,11 @@ _RARE_DRAWS = (
     Sampling(temperature=0.0, num_logprobs=0),
     Sampling(temperature=0.0, num_logprobs=40),
 )
-# Tokens of each row in steps of the kinds that serving brings: short prompts, chunks, chunks beside decodes, many
-# prompts together.
-_USUAL_STEPS = ([1], [16], [64], [256], [1, 16], [1, 16, 300], [256] * 8)
-# What most contexts end within. Attention over few keys is launched otherwise than over the most that a model can have.
-_USUAL_CONTEXT = 2048
+# Tokens of each row in steps of the kinds that serving brings: short prompts, chunks, chunks beside decodes.
+_USUAL_STEPS = ([1], [16], [64], [256], [512], [1, 16], [1, 16, 300])
+# Contexts that these steps are launched for, beside the longest: attention over a few hundred keys, over some thousands
+# and over all that a model can have is launched in different ways.
+_USUAL_CONTEXTS = (512, 2048)
 
 
 class ProfileRun:
@@ -82,8 +82,9 @@ class ProfileRun:
             if sum(lengths) > self._limits.max_num_batched_tokens or max(lengths) > self._max_model_len:
                 continue
             hidden = self._forward(lengths)
-            if self._max_model_len > _USUAL_CONTEXT:
-                hidden = self._forward(lengths, max_seq_len=_USUAL_CONTEXT)
+            for max_seq_len in _USUAL_CONTEXTS:
+                if max_seq_len < self._max_model_len:
+                    self._forward(lengths, max_seq_len=max_seq_len)
             for sampling in _USUAL_DRAWS:
                 self._draw(hidden[: len(lengths)], sampling)
         for sampling in _RARE_DRAWS:

@@ -198,10 +198,53 @@ def noted(pool: WatchedPool) -> NotedSteps:
 
 
 def test_small_steps_are_launched_for_short_contexts_and_for_the_longest(noted: NotedSteps) -> None:
-    kinds = {(1,), (256,), (1, 16), (1, 16, 300), (256,) * 8}
-    assert {lengths for lengths, longest in noted.contexts if longest == 2048} >= kinds
+    kinds = {(1,), (16,), (64,), (256,), (512,), (1, 16), (1, 16, 300)}
+    assert {lengths for lengths, longest in noted.contexts if longest == 512} == kinds
+    assert {lengths for lengths, longest in noted.contexts if longest == 2048} == kinds
     largest = {(8192,), (*[1] * 255, 7937), (1,) * 256}
     assert {lengths for lengths, longest in noted.contexts if longest == 131072} >= kinds | largest
+
+
+def attention_kernels(lengths: Sequence[int], max_seq_len: int) -> set[tuple[str, bool, bool]]:
+    """Return the kernels of attention that an H200 compiles for a step of Llama 3.1 8B: name, searched, shared."""
+    from pagewire.gpu_executor.kernels.triton import attention_passes as passes
+
+    query = torch.empty(sum(lengths), 32, 128, dtype=torch.bfloat16, device="meta")
+    cache = torch.empty(1, 8, 16, 128, dtype=torch.bfloat16, device="meta")
+    count = torch.empty(len(lengths), dtype=torch.int32, device="meta")
+    metadata = ForwardMetadata(
+        positions=count,
+        slot_mapping=count,
+        block_tables=count,
+        query_start_loc=count,
+        seq_lens=count,
+        logits_indices=count,
+        block_size=16,
+        max_query_len=max(lengths),
+        max_seq_len=max_seq_len,
+    )
+    device = passes.AttentionDevice(132, shared_kib=227, widens_e4m3=True, workspace_bytes=512 << 20)
+    call = passes.AttentionCall(query, LayerKVCache(cache, cache), metadata, query, None, 1.0, None, device)
+    kernels = set()
+    for launch in passes.list_passes(call, is_batch_invariant=False):
+        constants = {**launch.row.constants, "BLOCK_DIM": 128}
+        is_shared = False
+        if constants["SPLIT_LEN"]:
+            splits = passes.most_splits(max_seq_len, None, constants["SPLIT_LEN"])
+            is_shared = passes.plan_sharing(call, launch, splits, constants).num_slots > 1
+        kernels.add((launch.row.kernel, launch.is_searched, is_shared))
+    return kernels
+
+
+@pytest.mark.parametrize("kinds", [(1,), (16,), (1, 16), (1, 300), (1, 16, 300), (700,)])
+def test_every_kernel_of_attention_that_serving_takes_is_rehearsed(noted: NotedSteps, kinds: tuple[int, ...]) -> None:
+    pytest.importorskip("triton")
+    rehearsed = set().union(*(attention_kernels(lengths, longest) for lengths, longest in noted.contexts))
+    for num_rows in (1, 2, 8, 60, 250):
+        lengths = (kinds * num_rows)[: max(num_rows, len(kinds))]
+        for max_seq_len in (500, 1000, 3000, 8000, 30_000, 131_072):
+            served = attention_kernels(lengths, max(max_seq_len, *lengths, 1))
+            assert served <= rehearsed, (lengths, max_seq_len)
 
 
 def test_draws_take_every_kernel_that_draws_can_take(noted: NotedSteps) -> None:
