@@ -76,8 +76,8 @@ class CudaRecorder:
 def is_out_of_memory(exc: BaseException | None) -> bool:
     """Say whether an error, or one that it hides, is for want of a GPU's memory.
 
-    torch's allocator has a class of its own for that. The driver, which keeps graphs and the code of kernels, Triton and
-    libraries say it in words. The end of a capture in which there was no memory may fail by another error.
+    torch's allocator has a class of its own for that. The driver, which keeps graphs and the code of kernels, Triton
+    and libraries say it in words. The end of a capture in which there was no memory may fail by another error.
     """
     while exc is not None:
         if isinstance(exc, torch.OutOfMemoryError):

@@ -132,6 +132,8 @@ class Core:
         self.run.result(DEADLINE_S)
 
     def close(self):
+        for step in self.worker.steps.values():
+            step.end()  # a thread may wait for one that the pipeline has left
         self._threads.shutdown()
         for end in self._ends:
             end.close()
