@@ -22,10 +22,10 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
-from pagewire.gpu_executor.kernels.triton.compilation.jobs import LAUNCH_TABLE, compile_jobs, list_jobs
 from pagewire.gpu_executor.kernels.triton.compilation.report import CompileReport, faults
 from pagewire.gpu_executor.kernels.triton.compilation.targets import CHECKED_TARGETS, TARGETS
 from pagewire.ipc.errors import ConfigError
+from tools.compile_jobs import LAUNCH_TABLE, compile_jobs, list_jobs
 
 _KIB = 1024
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.gpu_executor.kernels.triton.compilation.jobs import is_chosen_on, is_for
 from pagewire.gpu_executor.kernels.triton.compilation.targets import CHECKED_TARGETS, TARGETS
 from pagewire.gpu_executor.kernels.triton.launches.row import CompileCase, LaunchRow, pick
+from tools.compile_jobs import is_chosen_on, is_for
 
 pytest.importorskip("triton")
 

@@ -13,10 +13,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..backend import prepare_triton
-from ..launches.row import SHARED_KIB, CompileCase, CompileCases, LaunchRow
-from .report import CompileReport
-from .targets import TARGETS, Target
+from pagewire.gpu_executor.kernels.triton.backend import prepare_triton
+from pagewire.gpu_executor.kernels.triton.compilation.report import CompileReport
+from pagewire.gpu_executor.kernels.triton.compilation.targets import TARGETS, Target
+from pagewire.gpu_executor.kernels.triton.launches.row import SHARED_KIB, CompileCase, CompileCases, LaunchRow
 
 _MAX_ERROR_CHARS = 2000  # a compiler may quote the whole program
 
@@ -163,7 +163,8 @@ def _prepare_process(cache: str) -> None:
 
 
 def _compile(job: CompileJob) -> CompileReport:
-    from .compile_case import compile_case  # imports Triton: not before it was prepared
+    # Imports Triton: not before it was prepared.
+    from pagewire.gpu_executor.kernels.triton.compilation.compile_case import compile_case
 
     rows_of, cases_of = _load_table(job.table)
     row = rows_of[job.kernel][job.row]

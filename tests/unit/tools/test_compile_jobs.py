@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.gpu_executor.kernels.triton.compilation.jobs import is_chosen_on, is_for
 from pagewire.gpu_executor.kernels.triton.compilation.report import CompileReport, faults
 from pagewire.gpu_executor.kernels.triton.compilation.targets import TARGETS
 from pagewire.gpu_executor.kernels.triton.launches.row import CompileCase, LaunchRow
 from tests.support.compiled_kernels import ToolRun, compile_kernels
+from tools.compile_jobs import is_chosen_on, is_for
 
 pytest.importorskip("triton")
 
