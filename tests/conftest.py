@@ -1,14 +1,15 @@
-"""Triton kernels of this process are interpreted: tests need no GPU.
+"""What the process of the tests needs before any test module is imported.
 
-Triton decides when it is imported, and any library may import it (transformers does). So it is imported here, before
-any test module. Child processes are not touched: the switch is taken out of the environment again, so that an executor
-decides for itself.
+Triton kernels of this process are interpreted: tests need no GPU. Triton decides when it is imported, and any library
+may import it (transformers does), so it is imported here. Child processes are not touched: the switch is taken out of
+the environment again, so that an executor decides for itself.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 
 SWITCH = "TRITON_INTERPRET"
@@ -32,3 +33,8 @@ def import_triton_interpreted() -> None:
 
 if importlib.util.find_spec("triton") is not None:  # an optional dependency
     import_triton_interpreted()
+
+# A shell starts what runs in the background with SIGINT ignored, children inherit that, and tests of Ctrl-C would wait
+# for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
