@@ -31,9 +31,9 @@ class Watch:
     end = staticmethod(lambda kernel: print("end", kernel))
 
 watch_compilations(Watch())
-for is_gather in (True, False, True):
+for has_sources in (True, False, True):
     copy_blocks_kernel.warmup(
-        torch.int64, torch.int64, torch.int64, 3, BLOCK_WORDS=128, IS_GATHER=is_gather, grid=(1,)
+        *[torch.int64] * 6, 3, BLOCK_WORDS=128, HAS_SOURCES=has_sources, HAS_DESTINATIONS=True, grid=(1,)
     )
 """
 
