@@ -6,9 +6,10 @@ Per-layer facts are resolved here once, so that models and caches never look at 
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import msgspec
+
+from .quantization.quantization_config import QuantizationConfig
 
 # Far beyond any model. What a damaged file states is checked against it before anything is made per layer.
 MAX_LAYERS = 10_000
@@ -24,7 +25,7 @@ class LayerKind(enum.StrEnum):
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the trained context.
 
-    `kind` is one of linear, dynamic, llama3, yarn. Fields that a kind does not use keep their defaults.
+    `kind` is one of linear, dynamic, llama3, yarn, longrope. Fields that a kind does not use keep their defaults.
 
     A GGUF file states llama3 scaling not by its parameters but by its result, one divisor per frequency: then `kind` is
     llama3 and `frequency_factors` has rotary_dim / 2 entries, which replace the formula (inv_freq[i] / factors[i]).
@@ -37,11 +38,13 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    attention_factor: float | None = None  # yarn; None: 0.1 ln(factor) + 1
+    attention_factor: float | None = None  # yarn, longrope; None: from the factor, by the kind's formula
     mscale: float | None = None  # yarn
     mscale_all_dim: float | None = None  # yarn
     truncate: bool = True  # yarn: round the correction range to whole dimensions
     frequency_factors: tuple[float, ...] = ()  # llama3 as GGUF states it
+    short_factors: tuple[float, ...] = ()  # longrope: divisors of the frequencies within original_max_position
+    long_factors: tuple[float, ...] = ()  # longrope: the same where a context may be longer
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +60,20 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         layer_kinds: one entry per layer.
         sliding_window: keys a SLIDING layer sees, its own token included; None without such layers.
         rotary_dim: leading channels of each head that rotate.
-        qk_norm: RMSNorm on each query and key head before rotation (Qwen3).
+        qk_norm: RMSNorm on each query and key head before rotation (Qwen3, Gemma 3).
+        norm_weight_offset: what is added to the weights of norms as they are stored (Gemma's are stored less 1).
+        local_rope_theta: theta of the SLIDING layers, whose frequencies are not scaled; None: as of the others.
+        attention_scale: multiplier of attention logits; None: 1 / sqrt(head_dim).
+        attention_soft_cap: bound of the scaled attention logits; None: unbounded.
+        embedding_scale: multiplier of a token's embedding.
+        residual_scale: multiplier of each block's output before it joins the residual stream.
+        logit_scale: multiplier of the output layer's logits.
+        logit_soft_cap: bound of the logits after that; None: unbounded.
+        hidden_act: what the feed-forward gate is put through: "silu" or "gelu_tanh".
         max_position: the longest context that the model was made for, rope scaling included.
         bos_token_id, eos_token_ids: as the checkpoint states them (config, generation_config or GGUF metadata); end
             tokens beyond tokenizer_size are left out.
-        quantization: the checkpoint's quantization_config as it stands, None for a plain one.
+        quantization: how a safetensors checkpoint's linear layers are packed, None for a plain one and for GGUF.
     """
 
     architecture: str
@@ -88,7 +100,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    norm_weight_offset: float = 0.0
+    local_rope_theta: float | None = None
+    attention_scale: float | None = None
+    attention_soft_cap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_soft_cap: float | None = None
     hidden_act: str = "silu"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    quantization: dict[str, Any] | None = None  # Any: each quantization format has its own keys, read by its loader
+    quantization: QuantizationConfig | None = None

@@ -10,6 +10,7 @@ import torch
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.quantization.requested import apply_requested
 from pagewire.ipc.config import EngineConfig, StepLimits
 
 from .compute_dtype import compute_dtype, describe_dtypes, resolve_dtype, resolve_kv_dtype
@@ -93,6 +94,7 @@ def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
     """
     options, num_cpus = config.model, host.num_cpus()
     model = load_model_config(Path(options.model_path or options.model))
+    model = apply_requested(model, options.quantization)
     device, has_bfloat16 = select_device(options.device, options.kernels, host)
     torch_device = device.torch_device
     ops = select_ops(

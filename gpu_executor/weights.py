@@ -27,6 +27,7 @@ from .compute_dtype import CHECKPOINT_DTYPES
 from .formats.checkpoint_tensor import CheckpointTensor
 from .formats.dummy import dummy_tensors
 from .formats.gguf import iterate_gguf
+from .formats.quantized.assemble import assemble
 from .formats.safetensors import open_safetensors
 from .layers.weight_target import WeightTarget
 from .models.base import Model
@@ -92,7 +93,10 @@ def _open_checkpoint(model: Model, config: ModelConfig, load_format: str) -> Ite
             yield iterate_gguf(file, config)
     else:
         with open_safetensors(path) as tensors:
-            yield tensors
+            if config.quantization is None:
+                yield tensors
+            else:
+                yield assemble(tensors, config.quantization, model.linear_modules(), config.model_path)
 
 
 def _dummy_checkpoint(model: Model, config: ModelConfig) -> list[CheckpointTensor]:
@@ -108,17 +112,17 @@ def _dummy_checkpoint(model: Model, config: ModelConfig) -> list[CheckpointTenso
 
 def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor]) -> list[_Match]:
     """Pair all tensors with their places, in the order of the checkpoint."""
-    missing = {target.name: target for target in model.weight_targets()}
+    places = {target.name: target for target in model.weight_targets()}
     matches = []
     for tensor in tensors:
-        target = missing.pop(tensor.name, None)
+        target = places.pop(tensor.name, None)
         if target is not None:
             _check_shape(target, tensor)
             matches.append(_Match(target, tensor, target.loaded_bytes(tensor)))
         elif not _is_redundant(tensor.name, config):
             raise ConfigError(f"{tensor.source}: the {config.architecture} of this configuration has no such tensor")
-    if missing:
-        names = list(missing)
+    names = [target.name for target in places.values() if not target.is_optional]
+    if names:
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         raise ConfigError(f"{config.model_path}: the checkpoint lacks {', '.join(names[:_MAX_NAMED])}{more}")
     return matches

@@ -17,6 +17,7 @@ from .errors import ConfigError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
+Quantization = Literal["awq", "gptq", "fp8", "int8", "gguf", "compressed-tensors"]
 AttentionBackend = Literal["auto", "triton", "flashinfer", "flash_attn"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -39,6 +40,13 @@ class ModelOptions(_Config, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="Names that clients use; the first one is reported back.")
     ] = ()
     dtype: Annotated[DType, Meta(description="Type of weights and activations.")] = "auto"
+    quantization: Annotated[
+        Quantization | None,
+        Meta(
+            description="How the checkpoint is quantized, which it says itself. fp8 or int8 with a plain checkpoint: "
+            "its weights are rounded while they are loaded."
+        ),
+    ] = None
     max_model_len: Annotated[
         int | None, Meta(description="Longest prompt + output in tokens. Default: the model's, lowered to fit memory.")
     ] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pagewire.ipc.errors import ConfigError
@@ -10,6 +9,8 @@ from pagewire.ipc.errors import ConfigError
 from ..ggml_types import GGMLType
 from ..gguf_file import GGUFFile
 from ..model_config import ModelConfig
+from ..quantization.quantization_config import QuantizationConfig
+from ..quantization.schemes import AWQScheme, Fp8Scheme, GPTQScheme, Int8Scheme, PackedIntScheme, RoundedScheme
 from .weights import WeightBits, WeightFormat, format_bits
 
 # Bits of a weight in the layout that the loader brings a type into, which may have more than the file.
@@ -59,37 +60,13 @@ def _ggml_bits(path: Path, name: str, ggml_type: GGMLType) -> float:
     return bits
 
 
-def _quantized_format(quantization: Mapping[str, object]) -> WeightFormat:
-    method = str(quantization.get("quant_method", "unknown"))
-    if method == "fp8":
-        return "fp8"
-    bits = _num_bits(quantization)
-    by_bits: dict[object, WeightFormat] = {4: "int4", 8: "fp8" if _is_float(quantization) else "int8"}
-    if bits not in by_bits:
-        raise ConfigError(
-            f"the checkpoint's quantization ({method}) does not say its bits in a known way; give --weights int4, int8 "
-            "or fp8."
-        )
-    return by_bits[bits]
-
-
-def _num_bits(quantization: Mapping[str, object]) -> object:
-    """Return the bits of a weight; the keys are those of GPTQ and AWQ, bitsandbytes, and compressed-tensors."""
-    if quantization.get("load_in_4bit"):
-        return 4
-    if quantization.get("load_in_8bit"):
-        return 8
-    if "bits" in quantization:
-        return quantization["bits"]
-    return _weights_of_groups(quantization).get("num_bits")
-
-
-def _is_float(quantization: Mapping[str, object]) -> bool:
-    return _weights_of_groups(quantization).get("type") == "float"
-
-
-def _weights_of_groups(quantization: Mapping[str, object]) -> Mapping[str, object]:
-    groups = quantization.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    weights = first.get("weights") if isinstance(first, Mapping) else None
-    return weights if isinstance(weights, Mapping) else {}
+def _quantized_format(quantization: QuantizationConfig) -> WeightFormat:
+    match quantization.default:
+        case Fp8Scheme() | RoundedScheme(to="fp8"):
+            return "fp8"
+        case GPTQScheme(bits=4) | AWQScheme() | PackedIntScheme(bits=4):
+            return "int4"
+        case GPTQScheme() | PackedIntScheme() | Int8Scheme() | RoundedScheme():
+            return "int8"
+        case None:
+            return "bfloat16"

@@ -13,6 +13,7 @@ from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import JSONReader, read_json_object
 from ..model_config import MAX_LAYERS, LayerKind, ModelConfig
+from ..quantization.read_config import read_quantization
 from ..safetensors_index import read_tensor_table
 from .rope_config import read_rope_config
 from .tokenizer_facts import read_tokenizer_facts
@@ -110,7 +111,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
         hidden_act=hidden_act,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None, tokenizer_size),
-        quantization=_quantization(config),
+        quantization=read_quantization(config),
     )
 
 
@@ -194,8 +195,3 @@ def _eos_token_ids(
         ids.append(tokenizer_eos)
     # A cut vocabulary may leave ids of the full one behind. They can't be drawn, and no request may name them.
     return tuple(dict.fromkeys(token_id for token_id in ids if token_id < tokenizer_size))
-
-
-def _quantization(config: JSONReader) -> dict[str, object] | None:
-    stated = config.get_object("quantization_config") or config.get_object("compression_config")
-    return stated.data if stated else None

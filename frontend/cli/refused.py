@@ -27,7 +27,6 @@ class RefusedFlags(NamedTuple):
 _NOT_YET: Mapping[str, str] = {
     flag: what
     for flags, what in (
-        ("quantization q", "it reads GGUF, and dense float32, float16 and bfloat16 checkpoints"),
         ("tokenizer tokenizer-mode tokenizer-revision skip-tokenizer-init", "the tokenizer is the model's own"),
         ("hf-overrides hf-config-path config-format", "the model's config is taken as it is"),
         ("hf-token", "set HF_TOKEN in the environment"),

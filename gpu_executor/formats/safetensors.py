@@ -16,22 +16,32 @@ from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_ta
 from pagewire.ipc.errors import ConfigError
 
 from ..kernels.layouts import DenseWeight, LinearWeight
-from .checkpoint_tensor import CheckpointTensor
 
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+# What a plain tensor may be stored as; the others are parts of quantized layers.
+_PLAIN = ("F32", "F16", "BF16")
 # Values converted at a time: the packed bytes are copied once on their way.
 _CHUNK_VALUES = 1 << 20
 
 
 @contextmanager
-def open_safetensors(directory: Path) -> Iterator[list[CheckpointTensor]]:
+def open_safetensors(directory: Path) -> Iterator[list[SafetensorsTensor]]:
     """Map the checkpoint's files and give every tensor, in the order of its index; they close with the context.
 
     Raises:
         ConfigError: if a file is missing, truncated or malformed.
     """
     maps: dict[Path, mmap.mmap] = {}
-    tensors: list[CheckpointTensor] = []
+    tensors: list[SafetensorsTensor] = []
     try:
         for name, location in read_tensor_table(directory).items():
             if location.path not in maps:
@@ -50,18 +60,22 @@ class SafetensorsTensor:
         name: its name, which is the canonical one.
         location: where it lies.
         mapped: the whole file.
+
+    Attributes:
+        stored_as: the file's name of its type ("BF16").
     """
 
     def __init__(self, name: str, location: TensorLocation, mapped: mmap.mmap) -> None:
         self.name = name
         self.source = f"{location.path}, tensor {name!r}"
         self.shape = location.shape
+        self.stored_as = location.dtype
         self._location = location
         self._mapped = mapped
 
     def copy_to(self, destination: Tensor) -> None:
         """Convert into `destination`; see `CheckpointTensor.copy_to`."""
-        location, dtype = self._location, self._stored_dtype
+        location, dtype = self._location, self._plain_dtype
         flat = destination.view(-1)
         for start in range(0, flat.numel(), _CHUNK_VALUES):
             count = min(_CHUNK_VALUES, flat.numel() - start)
@@ -74,22 +88,38 @@ class SafetensorsTensor:
             ).copy()
             flat[start : start + count] = torch.from_numpy(raw).view(dtype)
 
+    def read(self) -> Tensor:
+        """Return the tensor as it is stored, in memory of its own.
+
+        Raises:
+            ConfigError: if it is stored in a type that is no part of any supported format.
+        """
+        dtype = _DTYPES.get(self.stored_as)
+        if dtype is None:
+            raise ConfigError(f"{self.source}: is stored as {self.stored_as}; readable are {', '.join(_DTYPES)}")
+        num_bytes = math.prod(self.shape) * dtype.itemsize
+        # A copy: the map is read-only, which torch does not know, and a tensor there need not be aligned.
+        raw = np.frombuffer(self._mapped, dtype=np.uint8, count=num_bytes, offset=self._location.begin).copy()
+        return torch.from_numpy(raw).view(dtype).view(self.shape)
+
     def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
         """Read as a dense matrix; see `CheckpointTensor.read_matrix`."""
-        weight = torch.empty(self.shape, dtype=dtype or self._stored_dtype)
+        weight = torch.empty(self.shape, dtype=dtype or self._plain_dtype)
         self.copy_to(weight)
         return DenseWeight(weight)
 
     def matrix_bytes(self, dtype: torch.dtype | None) -> int:
         """Return what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
-        return (dtype or self._stored_dtype).itemsize * math.prod(self.shape)
+        return (dtype or self._plain_dtype).itemsize * math.prod(self.shape)
 
     @property
-    def _stored_dtype(self) -> torch.dtype:
-        dtype = _DTYPES.get(self._location.dtype)
-        if dtype is None:
-            raise ConfigError(f"{self.source}: is stored as {self._location.dtype}; readable are {', '.join(_DTYPES)}")
-        return dtype
+    def _plain_dtype(self) -> torch.dtype:
+        if self.stored_as not in _PLAIN:
+            raise ConfigError(
+                f"{self.source}: is stored as {self.stored_as}, which a plain tensor can't be; those may be "
+                f"{', '.join(_PLAIN)}"
+            )
+        return _DTYPES[self.stored_as]
 
 
 def _map(path: Path) -> mmap.mmap:

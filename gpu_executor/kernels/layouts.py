@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
+
+Activation = Literal["silu", "gelu_tanh"]
+"""What a gated feed-forward block puts its gate through."""
 
 # Input channels that share a scale; 8-bit weights may halve it.
 GROUP_SIZE = 32
@@ -56,7 +61,8 @@ class DenseWeight(LinearWeight):
 class Int4Weight(LinearWeight):
     """Codes of 4 bits in groups of 32 input channels: weight = scale * code + minimum, code 0 to 15.
 
-    The order of the codes is ggml's. Channels that pad the last group have codes, scales and minima that give zero.
+    The order of the codes is ggml's. A format whose groups are larger repeats their scale and minimum. Channels that
+    pad the last group have codes of zero; products take their activations as zero, too.
 
     Attributes:
         codes: [out_features, num_groups * 16] uint8, contiguous. Byte j of a group holds the code of its channel j in
@@ -65,6 +71,8 @@ class Int4Weight(LinearWeight):
         minimum: like `scale`.
         num_channels: columns that are real, at most num_groups * 32.
         bias: [out_features] float32, or None.
+        permutation: [num_channels] int32: column j multiplies input channel permutation[j], each of them once; None:
+            channel j. Some formats give channels to groups by their weight, so that a group's are not neighbours.
     """
 
     codes: Tensor
@@ -72,6 +80,7 @@ class Int4Weight(LinearWeight):
     minimum: Tensor
     num_channels: int
     bias: Tensor | None = None
+    permutation: Tensor | None = None
 
     @property
     def out_features(self) -> int:
@@ -84,21 +93,23 @@ class Int4Weight(LinearWeight):
 
 @dataclass(slots=True)
 class Int8Weight(LinearWeight):
-    """Codes of 8 bits in groups of input channels: weight = scale * code (+ minimum), code -127 to 127.
+    """Codes of 8 bits in groups of input channels: weight = scale * code (+ minimum), code -128 to 127.
 
-    -128 is left out, so that a code's absolute value fits 7 bits: kernels multiply it by a signed activation so.
+    A format whose groups are larger repeats their scale and minimum.
 
     Attributes:
         codes: [out_features, in_features] int8, contiguous; in_features is a multiple of 32.
         scale: [out_features, in_features / group_size] float16, contiguous, group_size 32 or 16.
         minimum: like `scale`, or None: zero everywhere.
         bias: [out_features] float32, or None.
+        permutation: as of `Int4Weight`.
     """
 
     codes: Tensor
     scale: Tensor
     minimum: Tensor | None = None
     bias: Tensor | None = None
+    permutation: Tensor | None = None
 
     @property
     def out_features(self) -> int:
@@ -190,8 +201,12 @@ class AttentionWeights:
         output: hidden_size rows over num_heads * head_dim channels.
         query_norm: [head_dim], RMSNorm of each query head before rotation, or None; `key_norm` alike.
         rotary: the table of the model.
-        scale: logit multiplier, 1 / sqrt(head_dim).
+        scale: logit multiplier, mostly 1 / sqrt(head_dim).
         sliding_window: keys a token sees, its own included; None: all.
+        soft_cap: bound of the scaled logits, see `Ops.paged_attention`; None: unbounded.
+        post_norm: [hidden_size], weight of an RMSNorm over the block's output, before it joins the residual stream;
+            None: there is none.
+        output_scale: what the block's output is multiplied by before it joins the stream, after `post_norm`.
     """
 
     norm: Tensor
@@ -206,6 +221,9 @@ class AttentionWeights:
     head_dim: int
     scale: float
     sliding_window: int | None
+    soft_cap: float | None = None
+    post_norm: Tensor | None = None
+    output_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +235,17 @@ class MLPWeights:
         norm_eps: its epsilon.
         gate_up: the gate and the up projection stacked: 2 * intermediate_size rows.
         down: hidden_size rows over intermediate_size channels.
+        activation: what the gate is put through.
+        post_norm: as of `AttentionWeights`; `output_scale` alike.
     """
 
     norm: Tensor
     norm_eps: float
     gate_up: LinearWeight
     down: LinearWeight
+    activation: Activation = "silu"
+    post_norm: Tensor | None = None
+    output_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +257,16 @@ class DecoderWeights:
         layers: first to last, at least one.
         norm: [hidden_size], weight of the RMSNorm after the last layer.
         norm_eps: its epsilon.
+        dtype: of activations, the compute dtype.
+        embedding_scale: what a token's row is multiplied by.
     """
 
     embedding: LinearWeight
     layers: tuple[DecoderLayerWeights, ...]
     norm: Tensor
     norm_eps: float
+    dtype: torch.dtype
+    embedding_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

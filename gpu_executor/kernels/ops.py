@@ -120,7 +120,7 @@ class Ops(SamplingOps, ABC):
 
         Args:
             x: [..., size], compute dtype; each last-dimension row is normed by itself.
-            weight: [size].
+            weight: [size], x's dtype or float32; so are those of the other norms.
             eps: added to the mean square.
 
         Returns:
@@ -215,6 +215,20 @@ class Ops(SamplingOps, ABC):
         """
 
     @abstractmethod
+    def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
+        """Gate one half by the other: gelu(gate) * up, in float32, by the formula with a hyperbolic tangent:
+        gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
+
+        Args:
+            gate_up: [num_tokens, 2 * intermediate_size], the gate first.
+
+        Returns:
+            [num_tokens, intermediate_size], gate_up's dtype.
+
+        Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415).
+        """
+
+    @abstractmethod
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
     ) -> None:
@@ -245,7 +259,9 @@ class Ops(SamplingOps, ABC):
         Returns:
             [num_tokens, hidden_size], compute dtype.
         """
-        hidden, residual = self.embedding(input_ids, weights.embedding, weights.norm.dtype), None
+        hidden, residual = self.embedding(input_ids, weights.embedding, weights.dtype), None
+        if weights.embedding_scale != 1.0:
+            hidden = hidden * weights.embedding_scale
         for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
             hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
             hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
@@ -283,11 +299,14 @@ class Ops(SamplingOps, ABC):
             key = self.rms_norm(key, w.key_norm, w.norm_eps)
         query, key = self.rotary(query, key, metadata.positions, w.rotary)
         self.store_kv(key, value, kv_cache, metadata.slot_mapping)
-        context = self.paged_attention(query, kv_cache, metadata, scale=w.scale, sliding_window=w.sliding_window)
-        return self.linear(context.reshape(num_tokens, query_size), w.output), residual
+        context = self.paged_attention(
+            query, kv_cache, metadata, scale=w.scale, sliding_window=w.sliding_window, soft_cap=w.soft_cap
+        )
+        output = self.linear(context.reshape(num_tokens, query_size), w.output)
+        return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
 
     def mlp_block(self, hidden: Tensor, residual: Tensor | None, weights: MLPWeights) -> tuple[Tensor, Tensor]:
-        """Run norm, gate and up projection, SiLU gating and down projection of one layer.
+        """Run norm, gate and up projection, gating and down projection of one layer.
 
         Args:
             hidden: [num_tokens, hidden_size], the previous block's output, not yet added to the residual.
@@ -297,8 +316,11 @@ class Ops(SamplingOps, ABC):
         Returns:
             This block's output, not yet added, and the residual.
         """
-        x, residual = self._norm(hidden, residual, weights.norm, weights.norm_eps)
-        return self.linear(self.silu_and_mul(self.linear(x, weights.gate_up)), weights.down), residual
+        w = weights
+        x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
+        gate_up = self.linear(x, w.gate_up)
+        gated = self.silu_and_mul(gate_up) if w.activation == "silu" else self.gelu_tanh_and_mul(gate_up)
+        return self._finish_block(self.linear(gated, w.down), w.post_norm, w.norm_eps, w.output_scale), residual
 
     def output_layer(
         self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]
@@ -322,6 +344,11 @@ class Ops(SamplingOps, ABC):
         elif len(kept_rows) < logits.shape[0]:
             kept = logits[torch.tensor(kept_rows, dtype=torch.int64, device=logits.device)]
         return OutputRows(best_values=best_values.tolist(), best_ids=best_ids.tolist(), logits=kept)
+
+    def _finish_block(self, output: Tensor, post_norm: Tensor | None, eps: float, scale: float) -> Tensor:
+        if post_norm is not None:
+            output = self.rms_norm(output, post_norm, eps)
+        return output if scale == 1.0 else output * scale
 
     def _norm(self, hidden: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         if residual is None:

@@ -15,7 +15,7 @@ from .weight_target import WeightTarget
 
 
 class Attention:
-    """norm -> query, key, value -> (head norms) -> rotation -> KV store -> paged attention -> output.
+    """norm -> query, key, value -> (head norms) -> rotation -> KV store -> paged attention -> output -> (norm).
 
     Args:
         prefix: canonical name of the decoder layer ("model.layers.0").
@@ -25,6 +25,8 @@ class Attention:
         qkv_bias: the query, key and value projections have biases.
         output_bias: the output projection has one.
         qk_norm: each query and key head passes an RMSNorm before its rotation.
+        has_fused_qkv: the checkpoint holds the three projections as one, `qkv_proj`.
+        post_norm: name of the module in the layer that norms the block's output; None: there is none.
         context: ops, quantization method, dtype and device.
     """
 
@@ -38,24 +40,24 @@ class Attention:
         qkv_bias: bool,
         output_bias: bool,
         qk_norm: bool,
+        has_fused_qkv: bool = False,
+        post_norm: str | None = None,
         context: BuildContext,
     ) -> None:
         self._config = config
         self._kind = config.layer_kinds[layer_index]
         self._rotary = rotary
-        name, head_dim, eps = f"{prefix}.self_attn", config.head_dim, config.rms_norm_eps
+        name, head_dim, hidden_size = f"{prefix}.self_attn", config.head_dim, config.hidden_size
         query_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
-        self.norm = RMSNorm(f"{prefix}.input_layernorm", config.hidden_size, eps, context)
-        self.qkv = FusedLinear(
-            name,
-            (Shard("q_proj", query_size), Shard("k_proj", kv_size), Shard("v_proj", kv_size)),
-            config.hidden_size,
-            has_bias=qkv_bias,
-            context=context,
-        )
-        self.output = Linear(name, "o_proj", config.hidden_size, query_size, has_bias=output_bias, context=context)
-        self.query_norm = RMSNorm(f"{name}.q_norm", head_dim, eps, context) if qk_norm else None
-        self.key_norm = RMSNorm(f"{name}.k_norm", head_dim, eps, context) if qk_norm else None
+        self.norm = RMSNorm(f"{prefix}.input_layernorm", hidden_size, config, context)
+        shards: tuple[Shard, ...] = (Shard("q_proj", query_size), Shard("k_proj", kv_size), Shard("v_proj", kv_size))
+        if has_fused_qkv:
+            shards = (Shard("qkv_proj", query_size + 2 * kv_size),)
+        self.qkv = FusedLinear(name, shards, hidden_size, has_bias=qkv_bias, context=context)
+        self.output = Linear(name, "o_proj", hidden_size, query_size, has_bias=output_bias, context=context)
+        self.query_norm = RMSNorm(f"{name}.q_norm", head_dim, config, context) if qk_norm else None
+        self.key_norm = RMSNorm(f"{name}.k_norm", head_dim, config, context) if qk_norm else None
+        self.post_norm = RMSNorm(f"{prefix}.{post_norm}", hidden_size, config, context) if post_norm else None
 
     @property
     def kv_cache_spec(self) -> KVCacheSpec:
@@ -76,7 +78,7 @@ class Attention:
         yield from self.norm.weight_targets()
         yield from self.qkv.weight_targets()
         yield from self.output.weight_targets()
-        for norm in (self.query_norm, self.key_norm):
+        for norm in (self.query_norm, self.key_norm, self.post_norm):
             if norm is not None:
                 yield from norm.weight_targets()
 
@@ -94,6 +96,9 @@ class Attention:
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            scale=config.head_dim**-0.5,
+            scale=config.attention_scale or config.head_dim**-0.5,
             sliding_window=self._sliding_window,
+            soft_cap=config.attention_soft_cap,
+            post_norm=self.post_norm.weight if self.post_norm else None,
+            output_scale=config.residual_scale,
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
+
+from pagewire.checkpoint.model_config import ModelConfig
 
 from ..kernels.draws import OutputRows
 from ..kernels.layouts import LinearWeight
@@ -48,30 +51,26 @@ class VocabEmbedding:
 
 
 class OutputLayer:
-    """The logits of each token id: a product with one row an id, the embedding's or its own.
+    """The logits of each token id: a product with one row an id, the embedding's or its own, scaled and bounded.
 
     Args:
         name: canonical name of the module, if it has a weight of its own.
         embedding: the input embedding.
-        tied: use the embedding's rows.
-        vocab_size: rows.
-        hidden_size: channels of a row.
+        config: sizes; whether the embedding's rows are used; scale and bound of the logits.
         context: ops, quantization method, dtype and device.
+
+    Attributes:
+        is_tied: the rows are the embedding's.
     """
 
-    def __init__(
-        self,
-        name: str,
-        embedding: VocabEmbedding,
-        *,
-        tied: bool,
-        vocab_size: int,
-        hidden_size: int,
-        context: BuildContext,
-    ) -> None:
+    def __init__(self, name: str, embedding: VocabEmbedding, config: ModelConfig, context: BuildContext) -> None:
         self._context = context
-        self._tied = tied
-        self._rows = embedding if tied else VocabEmbedding(name, vocab_size, hidden_size, context)
+        self._scale = config.logit_scale
+        self._soft_cap = config.logit_soft_cap
+        self.is_tied = config.tie_word_embeddings
+        self._rows = embedding
+        if not self.is_tied:
+            self._rows = VocabEmbedding(name, config.vocab_size, config.hidden_size, context)
 
     @property
     def weight(self) -> LinearWeight:
@@ -80,14 +79,34 @@ class OutputLayer:
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer: nothing if it is tied."""
-        if not self._tied:
+        if not self.is_tied:
             yield from self._rows.weight_targets()
 
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32, written to `out` if it is given."""
         logits = self._context.quant_method.apply(self.weight, hidden)
-        return logits.float() if out is None else out.copy_(logits)
+        logits = logits.float() if out is None else out.copy_(logits)
+        return self._finish(logits)
 
     def choose(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
         """Find each row's best token; see `Ops.output_layer`."""
-        return self._context.ops.output_layer(hidden, self.weight, num_drawable, kept_rows)
+        rows = self._context.ops.output_layer(hidden, self.weight, num_drawable, kept_rows)
+        if self._scale == 1.0 and self._soft_cap is None:
+            return rows
+        # Scale and bound keep the order of a row's logits, and so its best token.
+        return OutputRows(
+            best_values=self._finish(torch.tensor(rows.best_values)).tolist(),
+            best_ids=rows.best_ids,
+            logits=None if rows.logits is None else self._finish(rows.logits),
+        )
+
+    def _finish(self, logits: Tensor) -> Tensor:
+        """Scale and bound logits in place."""
+        if self._scale != 1.0:
+            logits *= self._scale
+        if self._soft_cap is not None:
+            # tanh(x) = 1 - 2 / (1 + exp(2x)), by torch.exp: torch's tanh may give a number other bits where a vector
+            # loop ends, which other rows of the step decide.
+            logits.mul_(2.0 / self._soft_cap).exp_().add_(1.0).reciprocal_().mul_(-2.0 * self._soft_cap)
+            logits += self._soft_cap
+        return logits

@@ -52,6 +52,11 @@ class FusedLinear:
         """The loaded weight, as kernels want it."""
         return self._loader.weight
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Canonical names of the projections."""
+        return tuple(f"{self._prefix}.{shard.shard_id}" for shard in self.shards)
+
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""
         first_row = 0

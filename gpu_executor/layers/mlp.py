@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pagewire.checkpoint.model_config import ModelConfig
 
-from ..kernels.layouts import MLPWeights
+from ..kernels.layouts import Activation, MLPWeights
 from .build_context import BuildContext
 from .linear import FusedLinear, Linear, Shard
 from .rms_norm import RMSNorm
@@ -14,24 +14,36 @@ from .weight_target import WeightTarget
 
 
 class MLP:
-    """norm -> gate and up -> SiLU gating -> down.
+    """norm -> gate and up -> gating -> down -> (norm).
 
     Args:
         prefix: canonical name of the decoder layer ("model.layers.0").
-        config: sizes, epsilon, biases.
+        config: sizes, epsilon, activation, biases.
         context: ops, quantization method, dtype and device.
+        has_fused_gate_up: the checkpoint holds the two projections as one, `gate_up_proj`.
+        norm: name of the module in the layer that norms the block's input.
+        post_norm: name of the one that norms its output; None: there is none.
     """
 
-    def __init__(self, prefix: str, config: ModelConfig, context: BuildContext) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        config: ModelConfig,
+        context: BuildContext,
+        *,
+        has_fused_gate_up: bool = False,
+        norm: str = "post_attention_layernorm",
+        post_norm: str | None = None,
+    ) -> None:
         name, hidden_size, intermediate_size = f"{prefix}.mlp", config.hidden_size, config.intermediate_size
-        self.norm = RMSNorm(f"{prefix}.post_attention_layernorm", hidden_size, config.rms_norm_eps, context)
-        self.gate_up = FusedLinear(
-            name,
-            (Shard("gate_proj", intermediate_size), Shard("up_proj", intermediate_size)),
-            hidden_size,
-            has_bias=config.mlp_bias,
-            context=context,
-        )
+        self.activation: Activation = "gelu_tanh" if config.hidden_act == "gelu_tanh" else "silu"
+        self.output_scale = config.residual_scale
+        self.norm = RMSNorm(f"{prefix}.{norm}", hidden_size, config, context)
+        self.post_norm = RMSNorm(f"{prefix}.{post_norm}", hidden_size, config, context) if post_norm else None
+        shards: tuple[Shard, ...] = (Shard("gate_proj", intermediate_size), Shard("up_proj", intermediate_size))
+        if has_fused_gate_up:
+            shards = (Shard("gate_up_proj", 2 * intermediate_size),)
+        self.gate_up = FusedLinear(name, shards, hidden_size, has_bias=config.mlp_bias, context=context)
         self.down = Linear(name, "down_proj", hidden_size, intermediate_size, has_bias=config.mlp_bias, context=context)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
@@ -39,9 +51,17 @@ class MLP:
         yield from self.norm.weight_targets()
         yield from self.gate_up.weight_targets()
         yield from self.down.weight_targets()
+        if self.post_norm is not None:
+            yield from self.post_norm.weight_targets()
 
     def weights(self) -> MLPWeights:
         """Gather the loaded parameters for the kernels: `Ops.mlp_block` runs them."""
         return MLPWeights(
-            norm=self.norm.weight, norm_eps=self.norm.eps, gate_up=self.gate_up.weight, down=self.down.weight
+            norm=self.norm.weight,
+            norm_eps=self.norm.eps,
+            gate_up=self.gate_up.weight,
+            down=self.down.weight,
+            activation=self.activation,
+            post_norm=self.post_norm.weight if self.post_norm else None,
+            output_scale=self.output_scale,
         )

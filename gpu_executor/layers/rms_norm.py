@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
+from pagewire.checkpoint.model_config import ModelConfig
+
+from ..formats.checkpoint_tensor import CheckpointTensor
 from .build_context import BuildContext
-from .weight_target import WeightTarget, parameter_target
+from .weight_target import WeightTarget
 
 
 class RMSNorm:
@@ -14,15 +19,28 @@ class RMSNorm:
     Args:
         name: canonical name of the module.
         size: channels of a row.
-        eps: added to the mean square.
+        config: epsilon, and what is added to the stored weight.
         context: dtype and device.
     """
 
-    def __init__(self, name: str, size: int, eps: float, context: BuildContext) -> None:
-        self.weight = context.empty(size)
-        self.eps = eps
+    def __init__(self, name: str, size: int, config: ModelConfig, context: BuildContext) -> None:
+        self.eps = config.rms_norm_eps
         self._name = name
+        self._offset = config.norm_weight_offset
+        # A weight that is stored less 1 has bits below those that its sum with 1 keeps in 16.
+        dtype = torch.float32 if self._offset else context.dtype
+        self.weight = torch.empty(size, dtype=dtype, device=context.device)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""
-        yield parameter_target(f"{self._name}.weight", self.weight)
+        yield WeightTarget(
+            name=f"{self._name}.weight",
+            shape=tuple(self.weight.shape),
+            load=self._load,
+            loaded_bytes=lambda tensor: self.weight.nbytes,
+        )
+
+    def _load(self, tensor: CheckpointTensor) -> None:
+        tensor.copy_to(self.weight)
+        if self._offset:
+            self.weight += self._offset

@@ -11,24 +11,30 @@ import math
 import torch
 from torch import Tensor
 
-from pagewire.checkpoint.model_config import ModelConfig, RopeScaling
+from pagewire.checkpoint.model_config import LayerKind, ModelConfig, RopeScaling
 from pagewire.ipc.errors import ConfigError
 
 from ..kernels.layouts import RotaryTable
 
 
-def build_rotary_table(config: ModelConfig, max_model_len: int, device: torch.device) -> RotaryTable:
+def build_rotary_table(
+    config: ModelConfig, max_model_len: int, device: torch.device, kind: LayerKind = LayerKind.FULL
+) -> RotaryTable:
     """Compute cosines and sines for the positions [0, max_model_len).
 
     Args:
         config: theta, rotary_dim and scaling.
         max_model_len: the longest context that the engine serves; dynamic scaling stretches to it.
         device: where the table goes.
+        kind: of the layers that use it; those of a window may have a theta of their own, without scaling.
 
     Raises:
         ConfigError: if the kind of scaling is unknown.
     """
-    frequencies, attention_factor = _frequencies(config, max_model_len)
+    if kind is LayerKind.SLIDING and config.local_rope_theta is not None:
+        frequencies, attention_factor = _plain_frequencies(config.local_rope_theta, config.rotary_dim), 1.0
+    else:
+        frequencies, attention_factor = _frequencies(config, max_model_len)
     angles = torch.arange(max_model_len, dtype=torch.float32).unsqueeze(1) * frequencies
     return RotaryTable(
         cos=(angles.cos() * attention_factor).to(device), sin=(angles.sin() * attention_factor).to(device)

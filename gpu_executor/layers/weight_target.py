@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..formats.checkpoint_tensor import CheckpointTensor
 
 
@@ -19,19 +17,11 @@ class WeightTarget:
         shape: what the configuration says it must be.
         load: puts it into its place in the layer's parameters; may be called on any thread.
         loaded_bytes: about what it takes there.
+        is_optional: a checkpoint may lack it.
     """
 
     name: str
     shape: tuple[int, ...]
     load: Callable[[CheckpointTensor], None]
     loaded_bytes: Callable[[CheckpointTensor], int]
-
-
-def parameter_target(name: str, parameter: Tensor) -> WeightTarget:
-    """Return the target of a plain parameter that one checkpoint tensor fills."""
-    return WeightTarget(
-        name=name,
-        shape=tuple(parameter.shape),
-        load=lambda tensor: tensor.copy_to(parameter),
-        loaded_bytes=lambda tensor: parameter.nbytes,
-    )
+    is_optional: bool = False

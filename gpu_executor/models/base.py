@@ -59,6 +59,10 @@ class Model(Protocol):
         """Yield every tensor that the checkpoint must hold."""
         ...
 
+    def linear_modules(self) -> frozenset[str]:
+        """Return the canonical names of the checkpoint's linear layers: what may be quantized."""
+        ...
+
     def finish_loading(self) -> None:
         """Gather what was loaded for the kernels; called once, after the last tensor and before the first `forward`."""
         ...

@@ -42,27 +42,25 @@ class LlamaForCausalLM:
 
     def __init__(self, config: ModelConfig, context: BuildContext, max_model_len: int) -> None:
         self._ops = context.ops
+        self._dtype = context.dtype
+        self._embedding_scale = config.embedding_scale
         self._weights: DecoderWeights | None = None
-        rotary = build_rotary_table(config, max_model_len, context.device)
+        kinds = sorted(set(config.layer_kinds))
+        rotary = {kind: build_rotary_table(config, max_model_len, context.device, kind) for kind in kinds}
         self.embedding = VocabEmbedding("model.embed_tokens", config.vocab_size, config.hidden_size, context)
         self.layers = [
-            DecoderLayer(self.build_attention(config, index, rotary, context), MLP(layer_name(index), config, context))
-            for index in range(config.num_layers)
+            DecoderLayer(
+                self.build_attention(config, index, rotary[kind], context), self.build_mlp(config, index, context)
+            )
+            for index, kind in enumerate(config.layer_kinds)
         ]
-        self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, context)
-        self.output = OutputLayer(
-            "lm_head",
-            self.embedding,
-            tied=config.tie_word_embeddings,
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            context=context,
-        )
+        self.norm = RMSNorm("model.norm", config.hidden_size, config, context)
+        self.output = OutputLayer("lm_head", self.embedding, config, context)
 
     def build_attention(
         self, config: ModelConfig, layer_index: int, rotary: RotaryTable, context: BuildContext
     ) -> Attention:
-        """Build one layer's attention: the place where families differ."""
+        """Build one layer's attention: one of the two places where families differ."""
         return Attention(
             layer_name(layer_index),
             config,
@@ -73,6 +71,10 @@ class LlamaForCausalLM:
             qk_norm=False,
             context=context,
         )
+
+    def build_mlp(self, config: ModelConfig, layer_index: int, context: BuildContext) -> MLP:
+        """Build one layer's feed-forward block: the other one."""
+        return MLP(layer_name(layer_index), config, context)
 
     def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
         """See `Model.forward`."""
@@ -100,6 +102,14 @@ class LlamaForCausalLM:
         yield from self.norm.weight_targets()
         yield from self.output.weight_targets()
 
+    def linear_modules(self) -> frozenset[str]:
+        """See `Model.linear_modules`."""
+        names: set[str] = set() if self.output.is_tied else {"lm_head"}
+        for layer in self.layers:
+            for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
+                names.update(linear.modules)
+        return frozenset(names)
+
     def finish_loading(self) -> None:
         """See `Model.finish_loading`."""
         self._weights = DecoderWeights(
@@ -107,6 +117,8 @@ class LlamaForCausalLM:
             layers=tuple(layer.weights() for layer in self.layers),
             norm=self.norm.weight,
             norm_eps=self.norm.eps,
+            dtype=self._dtype,
+            embedding_scale=self._embedding_scale,
         )
 
 

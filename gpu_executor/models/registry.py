@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.errors import ConfigError
 
 from ..compute_dtype import compute_dtype
+from ..kernels.layouts import Activation
 from ..kernels.ops import Ops
 from ..layers.build_context import BuildContext
 from ..quantization.select import select_quant_method
@@ -39,14 +42,15 @@ def build_model(
         max_model_len: the longest context that will be served; None: the longest that the model was made for.
 
     Raises:
-        ConfigError: if the architecture, its activation or its quantization is not supported.
+        ConfigError: if the architecture or its activation is not supported.
     """
     model = _MODELS.get(config.architecture)
     if model is None:
         known = ", ".join(_MODELS)
         raise ConfigError(f"{config.model_path}: architecture {config.architecture!r} is unknown; known are {known}")
-    if config.hidden_act != "silu":
-        raise ConfigError(f"{config.model_path}: activation {config.hidden_act!r} is unknown; known is silu")
+    if config.hidden_act not in get_args(Activation):
+        known = ", ".join(get_args(Activation))
+        raise ConfigError(f"{config.model_path}: activation {config.hidden_act!r} is unknown; known are {known}")
     context = BuildContext(
         ops=ops,
         quant_method=select_quant_method(config, ops),

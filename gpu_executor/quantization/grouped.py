@@ -71,9 +71,15 @@ def _layout_of(weight: LinearWeight) -> tuple[object, ...]:
     match weight:
         case DenseWeight():
             return (DenseWeight, weight.weight.dtype)
+        case Int4Weight():
+            return (Int4Weight, _order_of(weight.permutation))
         case Int8Weight():
-            return (Int8Weight, weight.group_size, weight.minimum is None)
+            return (Int8Weight, weight.group_size, weight.minimum is None, _order_of(weight.permutation))
     return (type(weight),)
+
+
+def _order_of(permutation: Tensor | None) -> bytes | None:
+    return None if permutation is None else permutation.numpy().tobytes()
 
 
 def _join(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWeight:
@@ -88,8 +94,9 @@ def _join(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWeight:
                 minimum=_cat([shard.minimum for shard in int4]),
                 num_channels=first.num_channels,
                 bias=bias,
+                permutation=first.permutation,
             )
-        case Int8Weight():
+        case Int8Weight() as first:
             int8 = [shard for shard in shards if isinstance(shard, Int8Weight)]
             minima = [shard.minimum for shard in int8 if shard.minimum is not None]
             return Int8Weight(
@@ -97,6 +104,7 @@ def _join(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWeight:
                 scale=_cat([shard.scale for shard in int8]),
                 minimum=_cat(minima) if minima else None,
                 bias=bias,
+                permutation=first.permutation,
             )
     raise TypeError(f"a checkpoint tensor is never read as a {type(shards[0]).__name__}")
 

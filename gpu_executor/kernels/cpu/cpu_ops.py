@@ -12,6 +12,7 @@ from ...kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
 from ..layouts import DecoderWeights, LinearWeight, RotaryTable
 from ..ops import KVCacheShape, Ops
+from ..reference.activation import gelu_tanh_and_mul
 from .engine import NativeEngine
 from .native_decoder import NativeDecoder
 from .native_sampling import NativeSampling
@@ -122,6 +123,9 @@ class CpuOps(Ops):
         out = torch.empty(num_rows, size)
         self.engine.call("pagewire_silu_and_mul", address(gate_up), num_rows, size, out.data_ptr())
         return out
+
+    def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
+        return gelu_tanh_and_mul(gate_up)
 
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False

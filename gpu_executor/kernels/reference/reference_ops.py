@@ -59,6 +59,9 @@ class ReferenceOps(Ops):
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_and_mul(gate_up)
 
+    def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.gelu_tanh_and_mul(gate_up)
+
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
     ) -> None:

@@ -12,6 +12,7 @@ from ..attention_backends.select import select_attention
 from ..compilation_watch import CompilationWatch
 from ..layouts import DenseWeight, LinearWeight, RotaryTable
 from ..ops import Ops
+from ..reference.activation import gelu_tanh_and_mul
 from .compile_hooks import watch_compilations
 from .copy_blocks import copy_blocks
 from .embedding import embedding
@@ -100,6 +101,9 @@ class TritonOps(TritonSampling, Ops):
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return silu_and_mul(gate_up)
+
+    def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
+        return gelu_tanh_and_mul(gate_up)
 
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 
+from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.layers.build_context import BuildContext
 from pagewire.gpu_executor.layers.embedding import OutputLayer, VocabEmbedding
 from pagewire.gpu_executor.quantization.dense import DenseMethod
+from tests.support.tiny_model import tiny_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -33,7 +36,10 @@ def make_output_layer(rows: torch.Tensor) -> OutputLayer:
     embedding = VocabEmbedding("embedding", vocab_size, hidden_size, context)
     (target,) = embedding.weight_targets()
     target.load(StoredTensor(rows))
-    return OutputLayer("output", embedding, tied=True, vocab_size=vocab_size, hidden_size=hidden_size, context=context)
+    config = msgspec.structs.replace(
+        load_model_config(tiny_checkpoint()), vocab_size=vocab_size, hidden_size=hidden_size, tie_word_embeddings=True
+    )
+    return OutputLayer("output", embedding, config, context)
 
 
 def test_logits_of_16_bits_are_written_to_the_callers_float32() -> None:

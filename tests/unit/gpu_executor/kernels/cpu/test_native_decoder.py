@@ -129,7 +129,7 @@ class Decoder:
         # A row for each token of the test: what they embed to is all that tells them apart.
         embedding = DenseWeight(torch.randn(sum(LENGTHS), shape.hidden_size, generator=generator))
         norm = 1 + 0.1 * torch.randn(shape.hidden_size, generator=generator)
-        self.weights = DecoderWeights(ops.prepare_weight(embedding), layers, norm, 1e-5)
+        self.weights = DecoderWeights(ops.prepare_weight(embedding), layers, norm, 1e-5, torch.float32)
 
     def caches(self) -> list[LayerKVCache]:
         spec = KVCacheSpec(LayerKind.FULL, self.shape.num_kv_heads, self.shape.head_dim)

@@ -1,0 +1,1 @@
+"""How a quantized checkpoint says what it holds: quantization_config of config.json, by method."""

@@ -1,0 +1,62 @@
+"""From the tensors of a quantized checkpoint to those that its model asks for: one a weight, whatever the packing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pagewire.checkpoint.quantization.quantization_config import QuantizationConfig
+from pagewire.checkpoint.quantization.schemes import Scheme
+from pagewire.ipc.errors import ConfigError
+
+from ..checkpoint_tensor import CheckpointTensor
+from ..safetensors import SafetensorsTensor
+from .module_parts import ModuleParts
+
+# The reader of each packing; Any: each takes its own scheme.
+_READERS: dict[type[Scheme], Callable[[ModuleParts, Any], CheckpointTensor]] = {}
+# Names of tensors that only a quantized layer has, in any packing.
+_PACKED_NAMES = frozenset({"qweight", "qzeros", "scales", "weight_packed", "weight_scale", "weight_scale_inv"})
+
+
+def assemble(
+    tensors: Iterable[SafetensorsTensor],
+    quantization: QuantizationConfig,
+    linear_modules: frozenset[str],
+    location: str,
+) -> list[CheckpointTensor]:
+    """Put the tensors of each quantized layer together; all others stay as they are, in their order.
+
+    Args:
+        tensors: all of the checkpoint.
+        quantization: which layers are quantized, and how.
+        linear_modules: canonical names of the model's linear layers.
+        location: the checkpoint's directory, for error texts.
+
+    Raises:
+        ConfigError: if a layer lacks a tensor, or has one that its packing does not allow. The message names it.
+    """
+    by_module: dict[str, dict[str, SafetensorsTensor]] = {}
+    for tensor in tensors:
+        module, _, name = tensor.name.rpartition(".")
+        by_module.setdefault(module, {})[name] = tensor
+    assembled: list[CheckpointTensor] = []
+    for module, members in by_module.items():
+        scheme = quantization.scheme_of(module) if module in linear_modules else None
+        if scheme is None:
+            _refuse_packed(module, members, quantization)
+            assembled += members.values()
+            continue
+        parts = ModuleParts(module, location, members)
+        assembled.append(_READERS[type(scheme)](parts, scheme))
+        assembled += parts.rest()
+    return assembled
+
+
+def _refuse_packed(module: str, members: dict[str, SafetensorsTensor], quantization: QuantizationConfig) -> None:
+    packed = sorted(_PACKED_NAMES & members.keys())
+    if packed:
+        raise ConfigError(
+            f"{members[packed[0]].source}: belongs to a quantized layer, but by the checkpoint's quantization_config "
+            f"({quantization.method}) {module} is not quantized"
+        )
