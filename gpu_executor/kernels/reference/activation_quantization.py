@@ -1,5 +1,7 @@
 """What integer kernels compute, simulated: activations rounded to 8 bits by row and group of 32 channels.
 
+Groups are those of the weight: its permutation of input channels comes first.
+
 The rounding is the kernels' own, so that a test can tell their arithmetic from the loss that rounding brings: against
 `linear` here a kernel differs by the order of its float32 additions alone, against the plain `linear` by about 0.5 % of
 the typical output.
@@ -72,8 +74,17 @@ def linear(x: Tensor, weight: LinearWeight) -> Tensor:
     """
     if isinstance(weight, StackedWeight):
         return torch.cat([linear(x, part) for part in weight.parts], dim=1)
-    is_grouped = isinstance(weight, Int4Weight | Int8Weight)
-    rows = dequantize_rows(quantize_rows(x), weight.in_features) if is_grouped else x.double()
+    rows = _rounded(x, weight.permutation) if isinstance(weight, Int4Weight | Int8Weight) else x.double()
     product = rows @ dequantize(weight, torch.float64).t()
     bias = bias_of(weight)
     return product if bias is None else product + bias
+
+
+def _rounded(x: Tensor, permutation: Tensor | None) -> Tensor:
+    """Round rows, [num_rows, in_features] float32 to the same in float64, by the groups that a permutation makes."""
+    if permutation is None:
+        return dequantize_rows(quantize_rows(x), x.shape[1])
+    order = permutation.long()
+    rounded = torch.empty(x.shape, dtype=torch.float64)
+    rounded[:, order] = dequantize_rows(quantize_rows(x[:, order]), x.shape[1])
+    return rounded

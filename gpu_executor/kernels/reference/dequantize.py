@@ -22,9 +22,11 @@ def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tens
         case DenseWeight():
             return weight.weight.to(dtype)
         case Int4Weight():
-            return _dequantize_int4(weight.codes, weight.scale, weight.minimum, dtype)[:, : weight.in_features]
+            matrix = _dequantize_int4(weight.codes, weight.scale, weight.minimum, dtype)[:, : weight.in_features]
+            return _in_order(matrix, weight.permutation)
         case Int8Weight():
-            return _dequantize_int8(weight.codes, weight.scale, weight.minimum, dtype)
+            matrix = _dequantize_int8(weight.codes, weight.scale, weight.minimum, dtype)
+            return _in_order(matrix, weight.permutation)
         case Fp8Weight():
             scale = weight.scale.repeat_interleave(weight.tile_rows, dim=0)[: weight.out_features]
             return _dequantize_fp8(weight.codes, scale, weight.tile_columns, dtype)
@@ -50,11 +52,12 @@ def dequantize_rows(weight: LinearWeight, rows: Tensor) -> Tensor:
             codes, scale, minimum = (
                 part.index_select(0, rows) for part in (weight.codes, weight.scale, weight.minimum)
             )
-            return _dequantize_int4(codes, scale, minimum, torch.float32)[:, : weight.in_features]
+            matrix = _dequantize_int4(codes, scale, minimum, torch.float32)[:, : weight.in_features]
+            return _in_order(matrix, weight.permutation)
         case Int8Weight():
             minima = None if weight.minimum is None else weight.minimum.index_select(0, rows)
             codes, scale = weight.codes.index_select(0, rows), weight.scale.index_select(0, rows)
-            return _dequantize_int8(codes, scale, minima, torch.float32)
+            return _in_order(_dequantize_int8(codes, scale, minima, torch.float32), weight.permutation)
         case Fp8Weight():
             scale = weight.scale.index_select(0, rows // weight.tile_rows)
             # By their bytes: torch can't pick rows of fp8 numbers on every device.
@@ -79,6 +82,15 @@ def bias_of(weight: LinearWeight) -> Tensor | None:
             zeros = [torch.zeros(part.out_features) for part in weight.parts]
             return torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
     raise TypeError(f"{type(weight).__name__} is no canonical layout")
+
+
+def _in_order(matrix: Tensor, permutation: Tensor | None) -> Tensor:
+    """Return the matrix with its columns in the order of input channels."""
+    if permutation is None:
+        return matrix
+    ordered = torch.empty_like(matrix)
+    ordered[:, permutation.long()] = matrix
+    return ordered
 
 
 def _dequantize_int4(codes: Tensor, scale: Tensor, minimum: Tensor, dtype: torch.dtype) -> Tensor:
