@@ -140,7 +140,7 @@ def measure_attention(engine: NativeEngine, chunks: list[tuple[int, int]], shape
     def attend(_: int) -> None:
         engine.call(
             "pagewire_paged_attention", ctypes.byref(step), ctypes.byref(view), _HEADS, _KV_HEADS, _HEAD_DIM, 0,
-            _HEAD_DIM**-0.5, query.data_ptr(), out.data_ptr(),
+            _HEAD_DIM**-0.5, 0.0, query.data_ptr(), out.data_ptr(),
         )  # fmt: skip
 
     keys_seen = sum(tokens * (2 * length - tokens + 1) // 2 for length, tokens in chunks)

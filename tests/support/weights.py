@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE, DenseWeight, Fp8Weight, Int4Weight, Int8Weight
@@ -58,6 +60,12 @@ def random_fp8(
     scale = 0.1 + torch.rand(-(-out_features // tile_rows), -(-in_features // tile_columns), generator=generator)
     bias = _bias(out_features, has_bias, generator)
     return Fp8Weight((codes | signs).view(torch.float8_e4m3fn), scale, tile_rows, tile_columns, bias)
+
+
+def permuted(weight: Int4Weight | Int8Weight, *, seed: int = 0) -> Int4Weight | Int8Weight:
+    """The same columns, said to multiply other input channels."""
+    order = torch.randperm(weight.in_features, generator=torch.Generator().manual_seed(seed))
+    return replace(weight, permutation=order.to(torch.int32))
 
 
 def _bias(out_features: int, has_bias: bool, generator: torch.Generator) -> torch.Tensor | None:

@@ -203,6 +203,8 @@ static void attend_split(const AttentionRows& tile, const RequestCache<Type>& ca
 
 // --- Tasks ----------------------------------------------------------------------------------------------------------
 
+constexpr float kLog2E = 1.4426950408889634f;
+
 static AttentionRows lay_out_rows(int64_t head_rows, int64_t num_heads, int64_t head_dim, float* work) {
   AttentionRows tile;
   tile.head_rows = head_rows;
@@ -253,7 +255,8 @@ static void set_rows(const AttentionStep& step, const AttentionTask& task, const
                      const HeadRange& heads) {
   const int64_t head_dim = step.head_dim, window = step.sliding_window;
   const int64_t first_position = step.seq_lens[task.request] - step.query_start[task.request + 1];
-  const Vec scale = broadcast(step.scale * 1.4426950408889634f);
+  const float factor = step.soft_cap == 0.0f ? step.scale : 2.0f * step.scale / step.soft_cap;
+  const Vec scale = broadcast(factor * kLog2E);
   for_tile_rows(tile, heads, [&](int64_t row, int64_t kv_head, int64_t head_row) {
     const RowPlace place = row_place(step, task.token_begin, kv_head, head_row);
     const int64_t key_end = first_position + place.token + 1;
@@ -324,7 +327,8 @@ static void attention_task_as(const AttentionStep& step, const AttentionTask& ta
   // heads take turns. More rows, or caches whose panels or channels don't fill vectors: a head at a time, converted.
   const bool is_direct = head_rows <= kRowBlock && step.block_size % kPanelKeys == 0 && step.head_dim % kVecSize == 0;
   const int64_t heads_at_once = is_direct ? task.kv_head_end - task.kv_head_begin : 1;
-  const AttentionRows tile = lay_out_rows(head_rows, heads_at_once, step.head_dim, work);
+  AttentionRows tile = lay_out_rows(head_rows, heads_at_once, step.head_dim, work);
+  tile.score_cap = step.soft_cap * kLog2E;
   for (int64_t kv_head = task.kv_head_begin; kv_head < task.kv_head_end; kv_head += heads_at_once) {
     const HeadRange heads = {kv_head, kv_head + heads_at_once, is_direct};
     set_rows(step, task, tile, heads);

@@ -37,6 +37,9 @@ struct OutputRows {
   bool add;  // add to what is there (the residual stream), instead of replacing it
 };
 
+// out = activation(gate) * up, n channels.
+using GateRow = void (*)(const float* gate, const float* up, int64_t n, float* out);
+
 struct KernelTable {
   const char* name;  // "avx2", "avx512", "avx512_vnni", "amx", "neon", "neon_dot", "portable"
 
@@ -56,8 +59,12 @@ struct KernelTable {
   void (*rms_norm_row)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // total += x
   void (*add_row)(const float* x, int64_t n, float* total);
+  // out = x * factor
+  void (*scale_row)(const float* x, int64_t n, float factor, float* out);
   // out = gate / (1 + exp(-gate)) * up
-  void (*silu_and_mul_row)(const float* gate, const float* up, int64_t n, float* out);
+  GateRow silu_and_mul_row;
+  // out = gate / (1 + exp(-2 sqrt(2 / pi) (gate + 0.044715 gate^3))) * up: GELU by the formula with a tanh.
+  GateRow gelu_tanh_and_mul_row;
   // Rotate one head in place: channel i pairs with channel i + half.
   void (*rotate_head)(float* head, const float* cos, const float* sin, int64_t half);
   // Convert n floats to a KV dtype, written `stride` elements apart; and n elements of any dtype to floats.

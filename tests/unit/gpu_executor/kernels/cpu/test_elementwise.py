@@ -53,6 +53,21 @@ def test_silu_gives_the_reference(ops: CpuOps, size: int) -> None:
     assert_close(ops.silu_and_mul(gate_up), ReferenceOps().silu_and_mul(gate_up))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_gelu_gives_the_reference(ops: CpuOps, size: int) -> None:
+    gate_up = torch.cat([3 * normal(4, size), normal(4, size, seed=1)], dim=1)
+    assert_close(ops.gelu_tanh_and_mul(gate_up), ReferenceOps().gelu_tanh_and_mul(gate_up))
+
+
+def test_gelu_meets_its_limits(ops: CpuOps) -> None:
+    gate = torch.tensor([[0.0, -0.0, 20.0, -4.0, -20.0, 3e38, -3e38, math.inf, math.nan]])
+    out = ops.gelu_tanh_and_mul(torch.cat([gate, torch.ones_like(gate)], dim=1))[0]
+    assert out[:3].tolist() == [0.0, 0.0, 20.0]
+    assert -1e-3 < out[3] < -1e-5
+    assert out[4:8].tolist() == [0.0, gate[0, 5].item(), 0.0, math.inf]
+    assert out[8].isnan()
+
+
 def test_silu_meets_its_limits(ops: CpuOps) -> None:
     gate = torch.tensor([[0.0, -0.0, 80.0, -80.0, 100.0, -100.0, 3e38, -3e38, math.inf, math.nan]])
     out = ops.silu_and_mul(torch.cat([gate, torch.ones_like(gate)], dim=1))[0]
@@ -120,7 +135,8 @@ def test_argmax_reports_a_nan_and_lives_with_infinities(ops: CpuOps, place: int)
 
 def test_rows_have_the_same_bits_alone_and_together(ops: CpuOps) -> None:
     x, weight, gate_up = normal(19, 577), normal(577, seed=1), 5 * normal(19, 2 * 97)
-    normed, gated = ops.rms_norm(x, weight, 1e-5), ops.silu_and_mul(gate_up)
+    normed, gated, gelu = ops.rms_norm(x, weight, 1e-5), ops.silu_and_mul(gate_up), ops.gelu_tanh_and_mul(gate_up)
     for row in range(19):
         assert torch.equal(ops.rms_norm(x[row : row + 1], weight, 1e-5)[0], normed[row])
         assert torch.equal(ops.silu_and_mul(gate_up[row : row + 1])[0], gated[row])
+        assert torch.equal(ops.gelu_tanh_and_mul(gate_up[row : row + 1])[0], gelu[row])
