@@ -12,6 +12,7 @@ from ...kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
 from ..layouts import DecoderWeights, LinearWeight, RotaryTable
 from ..ops import KVCacheShape, Ops
+from ..reference.kv_cache import copy_blocks
 from .engine import NativeEngine
 from .native_decoder import NativeDecoder
 from .native_sampling import NativeSampling
@@ -35,7 +36,6 @@ class CpuOps(Ops):
     name = "cpu"
     keeps_quantized_weights = True
     has_float32_activations = True
-    has_fp8_kv_cache = False
     has_own_threads = True
 
     def __init__(self, num_threads: int, instruction_set: str = "auto") -> None:
@@ -123,8 +123,7 @@ class CpuOps(Ops):
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
     ) -> None:
-        for cache in (kv_cache.key, kv_cache.value):
-            cache.index_copy_(0, destination, cache.index_select(0, source))
+        copy_blocks(kv_cache, source, destination)
 
     def decoder(
         self,

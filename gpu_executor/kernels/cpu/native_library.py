@@ -89,6 +89,8 @@ class CacheView(Structure):
         ("key", c_void_p),
         ("value", c_void_p),
         ("type", c_int32),
+        ("key_scale", c_float),
+        ("value_scale", c_float),
         ("padding", c_int32),
         ("block_size", c_int64),
     )

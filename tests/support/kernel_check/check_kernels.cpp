@@ -290,6 +290,9 @@ void check_all_linear(const KernelTable& table) {
   }
 }
 
+constexpr ElementType kElementTypes[] = {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16,
+                                         ElementType::kFloat8E4M3, ElementType::kFloat8E5M2};
+
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 // Numbers that conversion and rounding treat in different ways.
@@ -297,7 +300,11 @@ std::vector<float> ugly_floats() {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> out = {0.0f, -0.0f, 1.0f, -1.0f, inf, -inf, std::nanf(""), 65504.0f, 65519.0f, 65520.0f, 1e-8f,
                             6e-8f, 3e-8f, 2.98e-8f, 6.1e-5f, 6.09e-5f, 1e-40f, -1e-40f, 3.4e38f, 3.39e38f, 1.00390625f,
-                            1.01171875f, 2049.0f, 2051.0f, 127.5f, 126.5f};
+                            1.01171875f, 2049.0f, 2051.0f, 127.5f, 126.5f,
+                            // At the ends of 8-bit floats, and halfway between two of them.
+                            448.0f, 464.0f, 465.0f, 57344.0f, 61440.0f, 0.001953125f, 0.0009765625f, 0.00292968f,
+                            0.015625f, 0.0146484375f, 1.0625f, 1.1875f, 1.125f, 1.375f, 1.52587890625e-05f,
+                            7.62939453125e-06f, 2.288818359375e-05f, 5.340576171875e-05f};
   uint32_t bits = 0x7f800001u;  // a NaN of the smallest payload
   float small_nan;
   std::memcpy(&small_nan, &bits, sizeof(small_nan));
@@ -309,7 +316,7 @@ std::vector<float> ugly_floats() {
 void check_conversions(const KernelTable& table) {
   const std::vector<float> x = ugly_floats();
   const int64_t size = static_cast<int64_t>(x.size());
-  for (const ElementType type : {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
+  for (const ElementType type : kElementTypes) {
     for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{16}, int64_t{35}, size}) {
       for (const int64_t stride : {1, 3}) {
         std::vector<float> stored(static_cast<size_t>(n * stride + 1), 7.0f), expected = stored;
@@ -382,10 +389,11 @@ std::vector<float> attend(const KernelTable& table, ElementType type, int64_t he
   std::vector<int32_t> tables(3 * kMaxBlocks);
   for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>((i * 7 + 3) % tables.size());
   const float nan = std::nanf("");
+  const bool is_small = element_bytes(type) == 1;  // such caches have scales
   std::vector<float> key_cache(tables.size() * static_cast<size_t>(kBlock * kKvHeads * head_dim), nan), value_cache = key_cache;
   std::vector<float> out(24 * static_cast<size_t>(kHeads * head_dim));
   AttentionStep step{query.data(), kHeads * head_dim, out.data(), kHeads * head_dim, key_cache.data(), value_cache.data(),
-                     type, kHeads, kKvHeads, head_dim, kBlock, 0.125f, soft_cap, window, tables.data(), kMaxBlocks,
+                     type, is_small ? 0.5f : 1.0f, is_small ? 2.0f : 1.0f, kHeads, kKvHeads, head_dim, kBlock, 0.125f, soft_cap, window, tables.data(), kMaxBlocks,
                      query_start.data(), seq_lens.data(), nullptr};
   size_t at = 0;
   for (int64_t request = 0; request < 3; ++request) {
@@ -412,7 +420,7 @@ void check_attention(const KernelTable& table) {
   for (const int64_t head_dim : {64, 40}) {
     const std::vector<float> query = normals(24 * 6 * head_dim), keys = normals(320 * 2 * head_dim);
     const std::vector<float> values = normals(320 * 2 * head_dim);
-    for (const ElementType type : {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
+    for (const ElementType type : kElementTypes) {
       for (const int64_t window : {0, 50}) {
         const float soft_cap = window == 0 ? 0.0f : 2.0f;
         const auto out = attend(table, type, head_dim, window, soft_cap, 1, query, keys, values);

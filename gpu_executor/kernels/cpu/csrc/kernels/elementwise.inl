@@ -121,6 +121,8 @@ void store_elements(const float* x, int64_t n, ElementType type, void* out, int6
     case ElementType::kFloat32: return store_elements_as<Float32>(x, n, static_cast<float*>(out), stride);
     case ElementType::kFloat16: return store_elements_as<Float16>(x, n, static_cast<uint16_t*>(out), stride);
     case ElementType::kBFloat16: return store_elements_as<BFloat16>(x, n, static_cast<uint16_t*>(out), stride);
+    case ElementType::kFloat8E4M3: return store_elements_as<Float8E4M3>(x, n, static_cast<uint8_t*>(out), stride);
+    case ElementType::kFloat8E5M2: return store_elements_as<Float8E5M2>(x, n, static_cast<uint8_t*>(out), stride);
   }
 }
 
@@ -136,6 +138,8 @@ void load_elements(const void* x, int64_t n, ElementType type, float* out) {
     case ElementType::kFloat32: return load_elements_as<Float32>(static_cast<const float*>(x), n, out);
     case ElementType::kFloat16: return load_elements_as<Float16>(static_cast<const uint16_t*>(x), n, out);
     case ElementType::kBFloat16: return load_elements_as<BFloat16>(static_cast<const uint16_t*>(x), n, out);
+    case ElementType::kFloat8E4M3: return load_elements_as<Float8E4M3>(static_cast<const uint8_t*>(x), n, out);
+    case ElementType::kFloat8E5M2: return load_elements_as<Float8E5M2>(static_cast<const uint8_t*>(x), n, out);
   }
 }
 

@@ -13,7 +13,11 @@
 
 namespace pagewire {
 
-enum class ElementType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+enum class ElementType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kFloat8E4M3 = 3, kFloat8E5M2 = 4 };
+
+constexpr int64_t element_bytes(ElementType type) {
+  return type == ElementType::kFloat32 ? 4 : type <= ElementType::kBFloat16 ? 2 : 1;
+}
 
 // The input rows of a product. Quantized layouts read the integers, dense ones the floats; what is not read may be null.
 // Quantized: value ~ scales[group] * values, each group of kGroup input channels by itself; rows are padded to whole
@@ -67,7 +71,8 @@ struct KernelTable {
   GateRow gelu_tanh_and_mul_row;
   // Rotate one head in place: channel i pairs with channel i + half.
   void (*rotate_head)(float* head, const float* cos, const float* sin, int64_t half);
-  // Convert n floats to a KV dtype, written `stride` elements apart; and n elements of any dtype to floats.
+  // Convert n floats to a KV dtype, written `stride` elements apart; and n elements of any dtype to floats. Numbers
+  // beyond the largest of an 8-bit dtype become that one.
   void (*store_elements)(const float* x, int64_t n, ElementType type, void* out, int64_t stride);
   void (*load_elements)(const void* x, int64_t n, ElementType type, float* out);
   // One row of a matrix, as floats: an embedding.

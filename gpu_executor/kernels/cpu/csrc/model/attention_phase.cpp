@@ -18,6 +18,8 @@ AttentionStep attention_step(const StepView& step, const AttentionShape& shape, 
   out.key_cache = cache.key;
   out.value_cache = cache.value;
   out.kv_type = static_cast<ElementType>(cache.type);
+  out.key_scale = cache.key_scale;
+  out.value_scale = cache.value_scale;
   out.num_heads = shape.num_heads;
   out.num_kv_heads = shape.num_kv_heads;
   out.head_dim = shape.head_dim;

@@ -61,7 +61,9 @@ struct DecoderView {
 struct CacheView {
   void* key;
   void* value;
-  int32_t type;  // ElementType
+  int32_t type;       // ElementType
+  float key_scale;    // as AttentionStep's; value_scale alike
+  float value_scale;
   int32_t padding;
   int64_t block_size;
 };

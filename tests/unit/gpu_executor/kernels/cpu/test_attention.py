@@ -32,6 +32,7 @@ HEADS = [
 # One key step, split and tile of query tokens each, and a little less and more.
 LENGTHS = [1, 16, 63, 64, 65, 130, 255, 257, 600]
 INSTRUCTION_SETS = ["portable", "auto"]
+KV_DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
 def cpu_ops(instruction_set: str, num_threads: int) -> CpuOps:
@@ -52,9 +53,11 @@ class Requests:
         kv_dtype: torch.dtype = torch.float16,
         lengths: Sequence[int] = LENGTHS,
         soft_cap: float | None = None,
+        kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         num_heads, num_kv_heads, self.head_dim = heads
-        self.lengths, self.block_size, self.kv_dtype, self.soft_cap = lengths, block_size, kv_dtype, soft_cap
+        self.lengths, self.block_size, self.soft_cap = lengths, block_size, soft_cap
+        self.kv_dtype, self.kv_scales = kv_dtype, kv_scales
         generator = torch.Generator().manual_seed(0)
         # Scores of a standard deviation of 3: some keys weigh much more than others, as in a model.
         self.queries = [3 * torch.randn(n, num_heads, self.head_dim, generator=generator) for n in lengths]
@@ -70,7 +73,8 @@ class Requests:
 
     def nan_filled_cache(self, ops: Ops) -> LayerKVCache:
         shape = ops.kv_cache_shape(self.spec, self.num_blocks, self.block_size)
-        return LayerKVCache(*(torch.full(part, torch.nan, dtype=self.kv_dtype) for part in shape))
+        key, value = (torch.full(part, torch.nan).to(self.kv_dtype) for part in shape)
+        return LayerKVCache(key, value, *self.kv_scales)
 
     def step(self, chunks: Sequence[tuple[int, int, int]]) -> ForwardMetadata:
         return paged_step([self._chunk(*chunk) for chunk in chunks], self.block_size)
@@ -138,7 +142,7 @@ def test_attention_gives_the_reference(heads: tuple[int, int, int], window: int 
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("block_size", [1, 7, 8, 16, 32, 48, 256])
 def test_attention_gives_the_reference_for_any_cache(
     block_size: int, kv_dtype: torch.dtype, instruction_set: str
@@ -161,6 +165,21 @@ def test_capped_attention_gives_the_reference(
         outputs = requests.attend_whole(cpu_ops(instruction_set, 2), window)
         expected = requests.attend_whole(ReferenceOps(), window)
         assert all(is_close(a, b) for a, b in zip(outputs, expected, strict=True))
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("heads", [HEADS[0], HEADS[3]])
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("soft_cap", [None, 4.0])
+def test_attention_gives_the_reference_for_scaled_8_bit_caches(
+    soft_cap: float | None, kv_dtype: torch.dtype, heads: tuple[int, int, int], instruction_set: str
+) -> None:
+    # Scales by which some keys and values are the largest of e4m3, and some values of e5m2 subnormal.
+    scales = (0.0061, 0.0073) if kv_dtype == torch.float8_e4m3fn else (0.75, 3000.0)
+    requests = Requests(heads, kv_dtype=kv_dtype, lengths=[3, 90, 300], kv_scales=scales, soft_cap=soft_cap)
+    outputs = requests.attend_whole(cpu_ops(instruction_set, 3))
+    expected = requests.attend_whole(ReferenceOps())
+    assert all(is_close(a, b) for a, b in zip(outputs, expected, strict=True))
 
 
 def test_tolerance_notices_a_cap_that_hardly_binds() -> None:
@@ -187,6 +206,8 @@ def test_tolerance_notices_one_key_too_few_among_hundreds() -> None:
         (HEADS[3], 8, 40, torch.float16, None),
         (HEADS[4], 48, None, torch.float32, None),
         (HEADS[5], 16, None, torch.float16, 4.0),
+        (HEADS[0], 16, None, torch.float8_e4m3fn, None),
+        (HEADS[3], 16, 40, torch.float8_e5m2, None),
     ],
 )
 def test_token_has_the_same_bits_in_any_batch_any_chunks_and_on_any_threads(

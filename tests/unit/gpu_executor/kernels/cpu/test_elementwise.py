@@ -11,6 +11,7 @@ from pagewire.checkpoint.model_config import LayerKind
 from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
 from pagewire.gpu_executor.kernels.layouts import RotaryTable
+from pagewire.gpu_executor.kernels.reference.kv_cache import round_to_8_bits
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 
@@ -109,6 +110,42 @@ def test_cache_holds_keys_and_values_rounded_to_nearest_even(
     assert torch.equal(values[slots[kept]], value[kept].to(dtype))
     for stored in (keys, values):
         assert stored.isnan().all(dim=(1, 2)).sum() == len(stored) - kept.sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize(("scale", "head_dim"), [(1.0, 64), (0.37, 70)])
+def test_8_bit_cache_holds_the_nearest_numbers_or_the_largest(
+    ops: CpuOps, scale: float, head_dim: int, dtype: torch.dtype
+) -> None:
+    # Every number of the dtype, what is halfway between two, and their neighbours; what is beyond all of them.
+    numbers = torch.arange(0x7F, dtype=torch.uint8).view(dtype).float()
+    numbers = numbers[numbers.isfinite()]
+    halfway = (numbers[1:] + numbers[:-1]) / 2
+    exact = torch.cat([numbers, halfway, torch.tensor([449.0, 464.0, 1e5, 3e38, math.inf, math.nan])])
+    near = [exact, exact.nextafter(torch.tensor(math.inf)), exact.nextafter(torch.tensor(0.0))]
+    key = torch.cat([*near, *(-part for part in near)])
+    key = torch.cat([key, 3 * normal(-len(key) % head_dim + head_dim)]).view(-1, 1, head_dim) * scale
+    value = key.flip(0)
+    num_blocks = -(-len(key) // 16)
+    shape = ops.kv_cache_shape(KVCacheSpec(LayerKind.FULL, 1, head_dim), num_blocks, 16)
+    cache = LayerKVCache(*(torch.zeros(part).to(dtype) for part in shape), scale, scale)
+    ops.store_kv(key, value, cache, torch.arange(len(key)))
+
+    keys = cache.key.float().permute(0, 3, 1, 2).reshape(-1, 1, head_dim)[: len(key)]
+    values = cache.value.float().permute(0, 2, 1, 3).reshape(-1, 1, head_dim)[: len(key)]
+    for stored, given in ((keys, key), (values, value)):
+        expected = round_to_8_bits(given, dtype, scale).float()
+        assert torch.equal(stored.view(torch.int32), expected.view(torch.int32))  # zeros keep their sign
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
+def test_blocks_are_copied_whole(ops: CpuOps, dtype: torch.dtype) -> None:
+    shape = ops.kv_cache_shape(KVCacheSpec(LayerKind.FULL, 2, 8), 6, 16)
+    cache = LayerKVCache(*(normal(*part, seed=i).to(dtype) for i, part in enumerate(shape)))
+    before = [part.float() for part in cache[:2]]
+    ops.copy_blocks(cache, torch.tensor([4, 1]), torch.tensor([0, 5]))
+    for part, old in zip(cache[:2], before, strict=True):
+        assert torch.equal(part.float(), old[[4, 1, 2, 3, 4, 1]])
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 511, 512, 513, 49152])

@@ -145,8 +145,15 @@ LENGTHS = [1, 5, 37, 90]
 class Decoder:
     """A small model of one shape, as one backend runs it."""
 
-    def __init__(self, ops: Ops, shape: Shape, make: MakeWeight, kv_dtype: torch.dtype = torch.float16) -> None:
-        self.ops, self.shape, self.kv_dtype = ops, shape, kv_dtype
+    def __init__(
+        self,
+        ops: Ops,
+        shape: Shape,
+        make: MakeWeight,
+        kv_dtype: torch.dtype = torch.float16,
+        kv_scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        self.ops, self.shape, self.kv_dtype, self.kv_scales = ops, shape, kv_dtype, kv_scales
         layers = tuple(
             prepared(ops, make_layer(shape, make, window, 10 * index))
             for index, window in enumerate(shape.sliding_windows)
@@ -163,7 +170,7 @@ class Decoder:
         spec = KVCacheSpec(LayerKind.FULL, self.shape.num_kv_heads, self.shape.head_dim)
         shapes = self.ops.kv_cache_shape(spec, NUM_BLOCKS, BLOCK_SIZE)
         return [
-            LayerKVCache(*(torch.full(s, torch.nan, dtype=self.kv_dtype) for s in shapes))
+            LayerKVCache(*(torch.full(s, torch.nan).to(self.kv_dtype) for s in shapes), *self.kv_scales)
             for _ in self.shape.sliding_windows
         ]
 
@@ -281,6 +288,15 @@ def test_parts_of_mixed_layouts_are_one_weight(ops: CpuOps):
 def test_permuted_input_channels_are_brought_into_order_first(ops: CpuOps, name: str):
     """Down's input is then complete before it is quantized: no tile computes gates and quantizes them."""
     decoder = Decoder(ops, SHAPES[name], lambda out, size, **more: permuted(random_int4(out, size, **more)))
+    block_ids, inputs = requests()
+    steps = all_at_once(block_ids)
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(in_pieces(block_ids), inputs))
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_scaled_8_bit_keys_and_values_change_no_bit_of_that(ops: CpuOps, kv_dtype: torch.dtype):
+    decoder = Decoder(ops, SHAPES["gemma"], tame_dense, kv_dtype, kv_scales=(0.3, 0.7))
     block_ids, inputs = requests()
     steps = all_at_once(block_ids)
     assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))
