@@ -13,8 +13,9 @@ from pagewire.ipc.errors import ConfigError
 from ..json_reader import JSONReader
 from ..model_config import RopeScaling
 
-ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn")
+ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn", "longrope")
 _DEFAULT_THETA = 10_000.0  # where a configuration states none, in every family
+_ORIGINAL_LENGTH = "original_max_position_embeddings"
 _UNSCALED_KEYS = frozenset({"rope_theta", "partial_rotary_factor"})
 
 
@@ -47,8 +48,11 @@ def read_rope_config(config: JSONReader) -> RopeConfig:
         rope.get_positive_float("partial_rotary_factor") or config.get_positive_float("partial_rotary_factor") or 1.0
     )
     max_position_embeddings = config.require_int("max_position_embeddings")
-    original = config.get_int("original_max_position_embeddings") or rope.get_int("original_max_position_embeddings")
+    # At least 2: a formula divides by its logarithm.
+    original = config.get_int(_ORIGINAL_LENGTH, minimum=2) or rope.get_int(_ORIGINAL_LENGTH, minimum=2)
     scaling = _read_scaling(rope, original or max_position_embeddings, max_position_embeddings)
+    if original is None and scaling is not None and scaling.kind == "longrope":
+        raise config.missing(_ORIGINAL_LENGTH)  # the length that decides between its two lists of factors
     return RopeConfig(
         theta=theta,
         partial_rotary_factor=partial,
@@ -57,13 +61,33 @@ def read_rope_config(config: JSONReader) -> RopeConfig:
     )
 
 
+def check_frequency_factors(config: JSONReader, scaling: RopeScaling | None, rotary_dim: int) -> None:
+    """Check that scaling by a factor a frequency has one for each of them.
+
+    Args:
+        config: config.json, for the name of the key.
+        scaling: what `read_rope_config` read there.
+        rotary_dim: channels of each head that rotate; two of them share a frequency.
+
+    Raises:
+        ConfigError: if a list is too short or too long.
+    """
+    if scaling is None or scaling.kind != "longrope":
+        return
+    for key, factors in (("short_factor", scaling.short_factors), ("long_factor", scaling.long_factors)):
+        if len(factors) != rotary_dim // 2:
+            raise _rope_object(config).fault(
+                key, f"has {len(factors)} numbers; {rotary_dim} rotating channels need {rotary_dim // 2}"
+            )
+
+
 def scaled_max_position(max_position_embeddings: int, scaling: RopeScaling | None) -> int:
     """Return the longest context, as vLLM derives it from the stated one.
 
-    llama3 configurations state the stretched length already; linear and dynamic ones the trained length; yarn ones
-    either, so the length before stretching counts there.
+    llama3 and longrope configurations state the stretched length already; linear and dynamic ones the trained length;
+    yarn ones either, so the length before stretching counts there.
     """
-    if scaling is None or scaling.kind == "llama3":
+    if scaling is None or scaling.kind in ("llama3", "longrope"):
         return max_position_embeddings
     base = scaling.original_max_position if scaling.kind == "yarn" else max_position_embeddings
     return int(base * scaling.factor)
@@ -108,6 +132,8 @@ def _read_scaling(rope: JSONReader, original_max_position: int, max_position_emb
             )
         case "yarn":
             return _read_yarn(rope, original_max_position, max_position_embeddings)
+        case "longrope" | "su":  # as the first releases called it
+            return _read_longrope(rope, original_max_position, max_position_embeddings)
     raise ConfigError(
         f"{rope.path}: the rotary scaling {kind!r} is not known; known are default, {', '.join(ROPE_KINDS)}"
     )
@@ -125,4 +151,22 @@ def _read_yarn(rope: JSONReader, original_max_position: int, max_position_embedd
         mscale=rope.get_float("mscale"),
         mscale_all_dim=rope.get_float("mscale_all_dim"),
         truncate=rope.get_bool("truncate", True),
+    )
+
+
+def _read_longrope(rope: JSONReader, original_max_position: int, max_position_embeddings: int) -> RopeScaling:
+    factors = {key: rope.get_positive_floats(key) for key in ("short_factor", "long_factor")}
+    for key, values in factors.items():
+        if values is None:
+            raise rope.missing(key)
+    factor = rope.get_positive_float("factor")
+    return RopeScaling(
+        kind="longrope",
+        factor=factor if factor is not None else max_position_embeddings / original_max_position,
+        original_max_position=original_max_position,
+        attention_factor=rope.get_positive_float("attention_factor"),
+        short_factors=factors["short_factor"] or (),
+        long_factors=factors["long_factor"] or (),
+        short_attention_factor=rope.get_positive_float("short_mscale"),
+        long_attention_factor=rope.get_positive_float("long_mscale"),
     )
