@@ -1,0 +1,65 @@
+"""The families whose config.json is understood: one table of what distinguishes them.
+
+Values named `default_` hold where the key is absent; they are those of the family's own configuration class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ..json_reader import JSONReader
+from .scalars import Scalars, no_scalars
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """What distinguishes a family's config.json."""
+
+    model_type: str
+    qkv_bias: bool | None = None  # None: attention_bias says so
+    output_bias: bool | None = None
+    has_mlp_bias_key: bool = False
+    qk_norm: bool = False
+    norm_weight_offset: float = 0.0
+    activation_key: str = "hidden_act"
+    default_activation: str = "silu"
+    default_tie_word_embeddings: bool = False
+    default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
+    default_window: int | None = None
+    window_needs_switch: bool = False  # use_sliding_window is false unless stated
+    window_on_all_layers: bool = False  # without layer_types; otherwise from max_window_layers on
+    window_needs_layer_types: bool = False  # a sliding_window alone means nothing
+    read_scalars: Callable[[JSONReader], Scalars] = no_scalars
+
+
+FAMILIES = {
+    "LlamaForCausalLM": Family(model_type="llama", has_mlp_bias_key=True, window_needs_layer_types=True),
+    "MistralForCausalLM": Family(
+        model_type="mistral", qkv_bias=False, output_bias=False, default_window=4096, window_on_all_layers=True
+    ),
+    "Qwen2ForCausalLM": Family(
+        model_type="qwen2", qkv_bias=True, output_bias=False, default_window=4096, window_needs_switch=True
+    ),
+    "Qwen3ForCausalLM": Family(
+        model_type="qwen3", qk_norm=True, default_head_dim=128, default_window=4096, window_needs_switch=True
+    ),
+}
+
+
+def find_architecture(config: JSONReader) -> str:
+    """Return the architecture that a config.json names: a key of `FAMILIES`.
+
+    Raises:
+        ConfigError: if it names none that is supported.
+    """
+    names = config.get_str_list("architectures")
+    if names is None:
+        model_type = config.get_str("model_type")
+        names = [name for name, family in FAMILIES.items() if family.model_type == model_type]
+        if not names:
+            raise config.missing("architectures")
+    for name in names:
+        if name in FAMILIES:
+            return name
+    raise config.fault("architectures", f"is {names}; supported are {', '.join(FAMILIES)}")
