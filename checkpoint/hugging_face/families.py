@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from ..json_reader import JSONReader
-from .scalars import Scalars, no_scalars
+from .scalars import Scalars, granite_scalars, no_scalars
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     output_bias: bool | None = None
     has_mlp_bias_key: bool = False
     qk_norm: bool = False
+    default_rms_norm_eps: float = 1e-6
     norm_weight_offset: float = 0.0
     activation_key: str = "hidden_act"
     default_activation: str = "silu"
@@ -34,9 +35,15 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FAMILIES = {
+    "GraniteForCausalLM": Family(
+        model_type="granite", has_mlp_bias_key=True, window_needs_layer_types=True, read_scalars=granite_scalars
+    ),
     "LlamaForCausalLM": Family(model_type="llama", has_mlp_bias_key=True, window_needs_layer_types=True),
     "MistralForCausalLM": Family(
         model_type="mistral", qkv_bias=False, output_bias=False, default_window=4096, window_on_all_layers=True
+    ),
+    "Phi3ForCausalLM": Family(
+        model_type="phi3", qkv_bias=False, output_bias=False, default_rms_norm_eps=1e-5, window_on_all_layers=True
     ),
     "Qwen2ForCausalLM": Family(
         model_type="qwen2", qkv_bias=True, output_bias=False, default_window=4096, window_needs_switch=True

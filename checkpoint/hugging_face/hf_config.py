@@ -15,7 +15,7 @@ from ..quantization.read_config import read_quantization
 from ..safetensors_index import read_tensor_table
 from .attention_windows import read_attention_windows
 from .families import FAMILIES, Family, find_architecture
-from .rope_config import read_rope_config
+from .rope_config import check_frequency_factors, read_rope_config
 from .tokenizer_facts import read_tokenizer_facts
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -44,6 +44,8 @@ def read_hf_config(directory: Path) -> ModelConfig:
     head_dim = _head_dim(config, family, hidden_size, num_heads)
     layer_kinds, sliding_window = read_attention_windows(config, family, num_layers)
     rope = read_rope_config(config)
+    rotary_dim = int(head_dim * rope.partial_rotary_factor)
+    check_frequency_factors(config, rope.scaling, rotary_dim)
     scalars = family.read_scalars(config)
     vocab_size = config.require_int("vocab_size")
     tokenizer = read_tokenizer_facts(directory)
@@ -63,9 +65,9 @@ def read_hf_config(directory: Path) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=config.get_positive_float("rms_norm_eps") or 1e-6,
+        rms_norm_eps=config.get_positive_float("rms_norm_eps") or family.default_rms_norm_eps,
         rope_theta=rope.theta,
-        rotary_dim=int(head_dim * rope.partial_rotary_factor),
+        rotary_dim=rotary_dim,
         max_position=rope.max_position,
         dtype=_dtype(config, directory),
         layer_kinds=layer_kinds,

@@ -24,3 +24,13 @@ class Scalars(msgspec.Struct, frozen=True, kw_only=True):
 def no_scalars(config: JSONReader) -> Scalars:
     """Return those of families that have none."""
     return Scalars()
+
+
+def granite_scalars(config: JSONReader) -> Scalars:
+    """Return Granite's multipliers. Absent ones are 1, that of attention logits too."""
+    return Scalars(
+        attention_scale=config.get_positive_float("attention_multiplier", 1.0),
+        embedding_scale=config.get_positive_float("embedding_multiplier") or 1.0,
+        residual_scale=config.get_positive_float("residual_multiplier") or 1.0,
+        logit_scale=1.0 / (config.get_positive_float("logits_scaling") or 1.0),
+    )

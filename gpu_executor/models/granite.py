@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense: Llama with four multipliers, so that one set of training settings fits every size.
+"""Granite 3, dense: Llama with four multipliers, so that one set of training settings fits every size.
 
     h = embedding_scale * embed(ids)
     h = h + residual_scale * attention(norm(h));  h = h + residual_scale * mlp(norm(h))        for each layer

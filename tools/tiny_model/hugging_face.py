@@ -14,6 +14,7 @@ from tools.tiny_model.tokenizer import (
     BOS_TOKEN_ID,
     CHAT_TEMPLATE,
     END_OF_TEXT,
+    END_OF_TEXT_ID,
     END_OF_TURN,
     EOS_TOKEN_ID,
     START_OF_TURN,
@@ -65,26 +66,36 @@ def config_json(spec: TinyModelSpec) -> Json:
         **_rope_keys(spec),
         **_window_keys(spec),
     }
-    if spec.family in ("llama", "qwen3"):
+    if spec.family in ("granite", "llama", "qwen3"):
         config["attention_bias"] = spec.attention_bias
-    if spec.family == "llama":
+    if spec.family in ("granite", "llama"):
         config["mlp_bias"] = spec.mlp_bias
+    if spec.family == "granite":
+        names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+        config |= {name: getattr(spec, name) for name in names}
+    if spec.family == "phi3":
+        config["pad_token_id"] = END_OF_TEXT_ID  # the family's default is beyond a small vocabulary
     return config
 
 
 def _rope_keys(spec: TinyModelSpec) -> Json:
     scaling = dict(spec.rope_scaling) if spec.rope_scaling else None
+    keys: Json = {}
+    if spec.family == "phi3":
+        keys["partial_rotary_factor"] = spec.partial_rotary_factor
+        if scaling is not None:  # Phi-3 states the trained length beside its scaling
+            keys["original_max_position_embeddings"] = scaling.pop("original_max_position_embeddings")
     if spec.rope_spelling == "rope_parameters":
-        return {"rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta, **(scaling or {})}}
+        return keys | {"rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta, **(scaling or {})}}
     if scaling is not None and spec.rope_spelling != "rope_type":
         kind = scaling["rope_type"] if spec.rope_spelling == "both" else scaling.pop("rope_type")
         scaling["type"] = kind
-    return {"rope_theta": spec.rope_theta, "rope_scaling": scaling}
+    return keys | {"rope_theta": spec.rope_theta, "rope_scaling": scaling}
 
 
 def _window_keys(spec: TinyModelSpec) -> Json:
     keys: Json = {}
-    if spec.family != "llama":
+    if spec.family not in ("granite", "llama"):
         keys["sliding_window"] = spec.sliding_window
     if spec.family in ("qwen2", "qwen3"):
         keys["use_sliding_window"] = spec.sliding_window is not None

@@ -25,7 +25,8 @@ def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
         prefix = f"model.layers.{layer}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         weights[f"{prefix}.input_layernorm.weight"] = source.norm(hidden)
-        for name, rows in (("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)):
+        qkv_rows = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
+        for name, rows in ({"qkv": sum(qkv_rows.values())} if spec.has_fused_projections else qkv_rows).items():
             weights[f"{attention}.{name}_proj.weight"] = source.matrix(rows, hidden)
             if spec.has_qkv_bias:
                 weights[f"{attention}.{name}_proj.bias"] = source.bias(rows)
@@ -36,17 +37,19 @@ def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
         if spec.has_output_bias:
             weights[f"{attention}.o_proj.bias"] = source.bias(hidden)
         weights[f"{prefix}.post_attention_layernorm.weight"] = source.norm(hidden)
-        for name, rows, columns in (
-            ("gate", spec.mlp_size, hidden),
-            ("up", spec.mlp_size, hidden),
-            ("down", hidden, spec.mlp_size),
-        ):
+        gate_up_rows = {"gate": spec.mlp_size, "up": spec.mlp_size}
+        if spec.has_fused_projections:
+            gate_up_rows = {"gate_up": 2 * spec.mlp_size}
+        shapes = [(name, rows, hidden) for name, rows in gate_up_rows.items()]
+        for name, rows, columns in (*shapes, ("down", hidden, spec.mlp_size)):
             weights[f"{mlp}.{name}_proj.weight"] = source.matrix(rows, columns)
             if spec.has_mlp_bias:
                 weights[f"{mlp}.{name}_proj.bias"] = source.bias(rows)
     weights["model.norm.weight"] = source.norm(hidden)
     if not spec.tie_word_embeddings:
         weights[OUTPUT] = source.matrix(spec.vocab_size, hidden)
+    # Logits are divided by this.
+    weights[EMBEDDING if spec.tie_word_embeddings else OUTPUT] *= spec.logits_scaling
     return weights
 
 

@@ -26,6 +26,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LONGROPE = {
+    "rope_type": "longrope", "original_max_position_embeddings": 64,
+    "short_factor": [1.0, 1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0],
+    "long_factor": [1.0, 1.2, 1.9, 3.5, 7.0, 12.0, 20.0, 30.0],
+}  # fmt: skip
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 8.0
+}  # fmt: skip
 CHECKPOINTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_scaling": LLAMA3}),
@@ -41,6 +49,24 @@ CHECKPOINTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"sliding_window": 24, "max_window_layers": 1, "tie_word_embeddings": True}),
     ("qwen3", {"attention_bias": True, "head_dim": 48}),
     ("qwen3", {"sliding_window": 24, "max_window_layers": 0, "rope_scaling": YARN}),
+    ("phi3", {}),
+    ("phi3", {"sliding_window": 24, "dtype": "bfloat16", "num_shards": 2}),
+    ("phi3", {"partial_rotary_factor": 0.75, "tie_word_embeddings": True, "num_kv_heads": 4}),
+    ("phi3", {"rope_scaling": LONGROPE}),
+    ("phi3", {"rope_scaling": {**LONGROPE, "original_max_position_embeddings": 256}, "rope_spelling": "type"}),
+    ("phi3", {"rope_scaling": LONGROPE, "sliding_window": 100, "rope_spelling": "both"}),
+    (
+        "phi3",
+        {
+            "rope_scaling": {key: value[:6] if isinstance(value, list) else value for key, value in LONGROPE.items()},
+            "partial_rotary_factor": 0.75,
+            "rope_spelling": "rope_parameters",
+        },
+    ),
+    ("granite", {}),
+    ("granite", MULTIPLIERS),
+    ("granite", {**MULTIPLIERS, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    ("granite", {"residual_multiplier": 2.5, "embedding_multiplier": 0.2, "attention_multiplier": 0.02}),
 ]
 # One of each group of formats in each family that files come in, the embedding in another type than the rest.
 GGUF_FILES: list[tuple[str, str, dict[str, Any]]] = [
