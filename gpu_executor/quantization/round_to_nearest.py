@@ -35,19 +35,20 @@ def round_to_int8(matrix: Tensor) -> Int8Weight:
     return Int8Weight(codes.view(out_features, -1), scale.to(torch.float16))
 
 
-def round_to_fp8(matrix: Tensor) -> Fp8Weight:
+def round_to_fp8(matrix: Tensor, *, scale_dtype: torch.dtype = torch.float32) -> Fp8Weight:
     """Round to float8_e4m3fn with a scale a row, which brings the row's largest magnitude to 448.
 
     No number is off by more than 1/16 of itself, or by the row's largest magnitude / 458,752 where that is more.
 
     Args:
         matrix: [out_features, in_features] of any float dtype.
+        scale_dtype: that scales will be stored in: float16, bfloat16 or float32.
 
     Raises:
         ValueError: if the matrix holds a NaN or an infinity.
     """
     values = matrix.float()
-    scale = _storable(values.abs().amax(dim=1, keepdim=True) / _MAX_FP8, torch.float32)
+    scale = _storable(values.abs().amax(dim=1, keepdim=True) / _MAX_FP8, scale_dtype)
     codes = (values / scale).clamp_(-_MAX_FP8, _MAX_FP8).to(torch.float8_e4m3fn)
     return Fp8Weight(codes, scale, tile_rows=1, tile_columns=matrix.shape[1])
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...quantization.round_to_nearest import round_to_fp8
-from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_values
+from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
 from .rounding import round_matrix, row_chunks
 
 
@@ -98,14 +98,11 @@ class FloatQuantized(Packing):
         return [TensorSpec("weight", torch.float8_e4m3fn, shape), TensorSpec("weight_scale", dtype, (shape[0], 1))]
 
     def pack(self, matrix: Tensor) -> list[Tensor]:
-        codes, scales = [], []
-        largest = torch.finfo(torch.float8_e4m3fn).max
-        for rows in row_chunks(matrix):
-            scale = scale_values(round_to_fp8(rows).scale, matrix.dtype)
-            inverse = torch.where(scale == 0, 0.0, 1 / scale)  # a row of zeros may have any scale
-            codes.append(rows.mul(inverse).clamp_(-largest, largest).to(torch.float8_e4m3fn))
-            scales.append(scale.to(matrix.dtype))
-        return [torch.cat(codes), torch.cat(scales)]
+        parts = [round_to_fp8(rows, scale_dtype=scale_dtype(matrix.dtype)) for rows in row_chunks(matrix)]
+        return [
+            torch.cat([part.codes for part in parts]),
+            torch.cat([part.scale for part in parts]).to(matrix.dtype),
+        ]
 
 
 def _config(

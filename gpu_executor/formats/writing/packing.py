@@ -74,20 +74,16 @@ class Packing(ABC):
         """
 
 
-def scale_values(scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round scales to numbers that every reader can keep; codes are chosen for these.
+def scale_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type whose numbers scales are rounded to before codes are chosen, whatever they are stored in.
 
-    A reader brings them to the model's dtype, which for a float32 checkpoint is one of 16 bits, too.
+    Every reader keeps them: it brings scales to the model's dtype, which for a float32 checkpoint is one of 16 bits,
+    too, and this engine to float16, which holds every bfloat16 number of a scale's size.
 
     Args:
-        scale: float32.
         dtype: of the plain matrix.
-
-    Returns:
-        The same shape, float32.
     """
-    stored = torch.float16 if dtype == torch.float16 else torch.bfloat16
-    return scale.to(stored).float()
+    return torch.float16 if dtype == torch.float16 else torch.bfloat16
 
 
 def pack_words(codes: Tensor, bits: int) -> Tensor:
@@ -100,10 +96,10 @@ def pack_words(codes: Tensor, bits: int) -> Tensor:
     Returns:
         [rows, ceil(columns / (32 / bits))] int32.
     """
-    codes = F.pad(codes, (0, -codes.shape[1] % (32 // bits))).contiguous()
+    codes = F.pad(codes, (0, -codes.shape[1] % (32 // bits)))
     if bits == 4:
         codes = codes[:, ::2] | codes[:, 1::2] << 4
-    return codes.contiguous().view(torch.int32)
+    return codes.reshape(-1).view(torch.int32).view(codes.shape[0], -1)
 
 
 def pack_words_down(codes: Tensor, bits: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...quantization.round_to_nearest import round_to_integers
 from ..quantized.integer_matrix import IntegerMatrix
-from .packing import scale_values
+from .packing import scale_dtype
 
 # What each group's scale is multiplied by, in turn. A smaller one clips the few largest weights of a group and has a
 # finer step for all others.
@@ -30,9 +30,10 @@ def round_matrix(matrix: Tensor, *, bits: int, group_size: int | None, is_symmet
     """
     factors = _SEARCHED if bits == 4 else _UNSEARCHED
     parts = []
+    stored = scale_dtype(matrix.dtype)
     for rows in row_chunks(matrix):
-        start = round_to_integers(rows, bits=bits, group_size=group_size, is_symmetric=is_symmetric)
-        parts.append(refit(rows, start, factors, matrix.dtype))
+        start = round_to_integers(rows, bits=bits, group_size=group_size, is_symmetric=is_symmetric, scale_dtype=stored)
+        parts.append(refit(rows, start, factors, stored))
     return IntegerMatrix(
         bits=bits,
         codes=torch.cat([part.codes for part in parts]),
@@ -56,7 +57,7 @@ def refit(matrix: Tensor, start: IntegerMatrix, factors: Sequence[float], dtype:
         matrix: [out_features, in_features] float32.
         start: the same, rounded with even groups; zero points stay as they are.
         factors: that scales are multiplied by.
-        dtype: in which scales will be stored, see `scale_values`.
+        dtype: whose numbers scales are rounded to.
     """
     rows, num_groups = start.scale.shape
     wanted = matrix.view(rows, num_groups, -1)
@@ -65,10 +66,8 @@ def refit(matrix: Tensor, start: IntegerMatrix, factors: Sequence[float], dtype:
     best_scale = torch.zeros_like(start.scale)
     best_codes = torch.empty_like(wanted)
     for factor in factors:
-        scale = scale_values(start.scale * factor, dtype)
-        # A group of zeros may have any scale, zero too.
-        inverse = torch.where(scale == 0, 0.0, 1 / scale).unsqueeze(2)
-        codes = wanted.mul(inverse).add_(zero).round_().clamp_(0, 2**start.bits - 1)
+        scale = (start.scale * factor).to(dtype).float()
+        codes = wanted.div(scale.unsqueeze(2)).add_(zero).round_().clamp_(0, 2**start.bits - 1)
         error = codes.sub(zero).mul_(scale.unsqueeze(2)).sub_(wanted).square_().sum(2)
         is_better = error < best_error
         best_error = torch.where(is_better, error, best_error)
