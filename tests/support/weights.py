@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
 import torch
 
 from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE, DenseWeight, Fp8Weight, Int4Weight, Int8Weight
+
+Grouped = TypeVar("Grouped", Int4Weight, Int8Weight)
 
 
 def random_dense(
@@ -58,6 +63,23 @@ def random_fp8(
     scale = 0.1 + torch.rand(-(-out_features // tile_rows), -(-in_features // tile_columns), generator=generator)
     bias = _bias(out_features, has_bias, generator)
     return Fp8Weight((codes | signs).view(torch.float8_e4m3fn), scale, tile_rows, tile_columns, bias)
+
+
+def with_large_groups(weight: Grouped, group_size: int) -> Grouped:
+    """The weight with the scales (and minima) of the first of its groups in each run of `group_size` channels."""
+    repeats = group_size // (weight.group_size if isinstance(weight, Int8Weight) else GROUP_SIZE)
+
+    def repeated(numbers: torch.Tensor) -> torch.Tensor:
+        return numbers[:, ::repeats].repeat_interleave(repeats, dim=1)[:, : numbers.shape[1]].contiguous()
+
+    minimum = None if weight.minimum is None else repeated(weight.minimum)
+    return replace(weight, scale=repeated(weight.scale), minimum=minimum)
+
+
+def permuted(weight: Grouped, seed: int = 0) -> Grouped:
+    """The weight with its columns multiplying input channels in a random order."""
+    order = torch.randperm(weight.in_features, generator=torch.Generator().manual_seed(seed))
+    return replace(weight, permutation=order.to(torch.int32))
 
 
 def _bias(out_features: int, has_bias: bool, generator: torch.Generator) -> torch.Tensor | None:

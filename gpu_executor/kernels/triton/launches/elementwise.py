@@ -55,9 +55,9 @@ ROTARY = (
     ),
 )
 
-SILU_AND_MUL = (
+GATE = (
     LaunchRow(
-        kernel="silu_and_mul",
+        kernel="gate",
         at_most={},
         constants={"BLOCK_SIZE": 1024},
         num_warps=4,
@@ -77,4 +77,4 @@ EMBEDDING = (
     ),
 )
 
-ROWS: tuple[LaunchRow, ...] = RMS_NORM + ROTARY + SILU_AND_MUL + EMBEDDING
+ROWS: tuple[LaunchRow, ...] = RMS_NORM + ROTARY + GATE + EMBEDDING
