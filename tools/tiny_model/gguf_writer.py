@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -31,12 +32,14 @@ _LAYER_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
 
@@ -77,9 +80,8 @@ def write_gguf(
             type_name = special or quant
         packed, stored[name] = _quantize(weight, type_name)
         tensors[gguf_name(name)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
-    factors = _llama3_factors(spec)
-    if factors is not None:
-        tensors["rope_freqs.weight"] = factors, gguf.GGMLQuantizationType.F32
+    for name, factors in _frequency_factors(spec).items():
+        tensors[name] = factors, gguf.GGMLQuantizationType.F32
     path.parent.mkdir(parents=True, exist_ok=True)
     arch = "llama" if spec.family == "mistral" else spec.family
     per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
@@ -117,13 +119,13 @@ def _quantize(weight: torch.Tensor, type_name: str) -> tuple[NDArray[np.generic]
 
 
 def _in_ggml_order(spec: TinyModelSpec, name: str, packed: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Reorder the rows of the query and key projections of the llama architecture.
+    """Reorder the rows of the query and key projections of the llama and granite architectures.
 
     ggml rotates neighbouring channels there (2i, 2i + 1), Hugging Face channels half a head apart
     (i, i + head_dim / 2).
     """
     is_query, is_key = ".q_proj." in name, ".k_proj." in name
-    if spec.family not in ("llama", "mistral") or not (is_query or is_key):
+    if spec.family not in ("granite", "llama", "mistral") or not (is_query or is_key):
         return packed
     heads = spec.num_heads if is_query else spec.num_kv_heads
     by_halves = packed.reshape(heads, 2, spec.head_dim // 2, *packed.shape[1:])
@@ -141,13 +143,22 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(spec.rms_norm_eps)
-    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_dimension_count(spec.rotary_dim)
     writer.add_rope_freq_base(spec.rope_theta)
     writer.add_vocab_size(spec.vocab_size)
     if spec.sliding_window is not None and any(spec.sliding_layers):
         writer.add_sliding_window(spec.sliding_window)
         if not all(spec.sliding_layers):
             writer.add_array(f"{arch}.attention.sliding_window_pattern", list(spec.sliding_layers))
+    if spec.family == "granite":
+        writer.add_embedding_scale(spec.embedding_multiplier)
+        writer.add_attention_scale(spec.attention_multiplier)
+        writer.add_residual_scale(spec.residual_multiplier)
+        writer.add_logit_scale(spec.logits_scaling)
+    _add_rope_scaling(writer, spec)
+
+
+def _add_rope_scaling(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
     scaling = spec.rope_scaling or {}
     kind = scaling.get("rope_type", "default")
     if kind in ("linear", "yarn"):
@@ -155,8 +166,13 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
         writer.add_rope_scaling_factor(scaling["factor"])
         if kind == "yarn":
             writer.add_rope_scaling_orig_ctx_len(scaling.get("original_max_position_embeddings", spec.max_position))
+    elif kind == "longrope":  # converters of Phi-3 state no kind
+        original = scaling["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        factor = max(spec.max_position / original, 1)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     elif kind not in ("default", "llama3"):
-        raise ValueError(f"GGUF can't state the rotary scaling {kind!r}; it knows linear, yarn and llama3")
+        raise ValueError(f"GGUF can't state the rotary scaling {kind!r}; it knows linear, yarn, llama3 and longrope")
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
@@ -179,14 +195,22 @@ def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _llama3_factors(spec: TinyModelSpec) -> NDArray[np.float32] | None:
-    """Return what each frequency is divided by, as the converter stores it for llama3 scaling.
+def _frequency_factors(spec: TinyModelSpec) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of what each frequency is divided by, as the converter stores them."""
+    scaling = spec.rope_scaling or {"rope_type": "default"}
+    match scaling["rope_type"]:
+        case "llama3":
+            return {"rope_freqs.weight": _llama3_factors(spec, scaling)}
+        case "longrope":
+            return {f"rope_factors_{k}.weight": np.array(scaling[f"{k}_factor"], np.float32) for k in ("long", "short")}
+    return {}
+
+
+def _llama3_factors(spec: TinyModelSpec, scaling: dict[str, Any]) -> NDArray[np.float32]:
+    """Return the divisors of llama3 scaling.
 
     Source: "rope_scaling" of Llama 3.1's reference code (apply_scaling).
     """
-    scaling = spec.rope_scaling
-    if scaling is None or scaling["rope_type"] != "llama3":
-        return None
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling["original_max_position_embeddings"]
     wavelengths = 2 * math.pi * spec.rope_theta ** (np.arange(0, spec.head_dim, 2) / spec.head_dim)

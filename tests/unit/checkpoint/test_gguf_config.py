@@ -20,6 +20,14 @@ from tools.tiny_model.spec import Family
 
 FULL, SLIDING = LayerKind.FULL, LayerKind.SLIDING
 Setting = Callable[[gguf.GGUFWriter], None]
+LONGROPE = {
+    "rope_type": "longrope", "original_max_position_embeddings": 256,
+    "short_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 9.5, 10.0, 11.0, 12.0],
+}  # fmt: skip
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -31,6 +39,13 @@ Setting = Callable[[gguf.GGUFWriter], None]
         ("mistral", {"sliding_window": 8, "head_dim": 32}),
         ("qwen2", {"tie_word_embeddings": True, "sliding_window": 8}),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}),
+        ("phi3", {"sliding_window": 8, "partial_rotary_factor": 0.75}),
+        (
+            "phi3",
+            # The square root of 1 + ln 4 / ln 256, as stored.
+            {"rope_scaling": {**LONGROPE, "attention_factor": float(np.float32(np.sqrt(1.25)))}, "max_position": 1024},
+        ),
+        ("granite", {"attention_bias": True, "mlp_bias": True, **MULTIPLIERS}),
     ],
 )
 def test_same_facts_as_config_json(family: Family, options: dict[str, Any]) -> None:
@@ -134,17 +149,15 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     message = refusal(minimal(path, "gpt2"))
     assert "'gpt2'" in message
-    assert "llama, qwen2, qwen3" in message
+    assert "llama, phi3, qwen2, qwen3" in message
     assert "mixture of experts" in refusal(minimal(path, "llama", lambda writer: writer.add_expert_count(8)))
     per_layer = [4, 4, 2, 2]
     assert "differs between layers" in refusal(
         minimal(path, "llama", lambda writer: writer.add_head_count_kv(per_layer))
     )
-    longrope = gguf.RopeScalingType.LONGROPE
-    assert "'longrope' is not known" in refusal(
-        minimal(
-            path, "llama", lambda writer: (writer.add_rope_scaling_type(longrope), writer.add_rope_scaling_factor(2))
-        )
+    unknown = ("llama.rope.scaling.type", "ntk")
+    assert "'ntk' is not known; known are none, linear, yarn, longrope" in refusal(
+        minimal(path, "llama", lambda writer: (writer.add_string(*unknown), writer.add_rope_scaling_factor(2)))
     )
 
 
@@ -227,6 +240,45 @@ def test_yarn_attention_factor_is_a_multiple_of_the_papers(tmp_path: Path) -> No
     assert isinstance(config.rope_scaling, RopeScaling)
     assert config.rope_scaling.attention_factor == pytest.approx(0.5 * (0.1 * np.log(4.0) + 1))
     assert config.max_position == 256
+
+
+def test_longrope_follows_from_its_tensors_and_needs_both(tmp_path: Path) -> None:
+    def factors(*values: float, name: str = "long") -> Setting:
+        return lambda writer: writer.add_tensor(f"rope_factors_{name}.weight", np.array(values, dtype=np.float32))
+
+    def original(length: int) -> Setting:
+        return lambda writer: writer.add_rope_scaling_orig_ctx_len(length)
+
+    path, long, short = tmp_path / "model.gguf", factors(2, 3, 4, 5), factors(1, 1, 1, 1, name="short")
+    scaling = load_model_config(minimal(path, "phi3", original(64), long, short)).rope_scaling
+    assert scaling == RopeScaling(
+        kind="longrope",
+        factor=4.0,
+        original_max_position=64,
+        short_factors=(1.0,) * 4,
+        long_factors=(2.0, 3.0, 4.0, 5.0),
+    )
+    assert "lacks the tensor rope_factors_short.weight" in refusal(minimal(path, "phi3", original(64), long))
+    longrope = gguf.RopeScalingType.LONGROPE
+    stated = minimal(path, "llama", lambda writer: writer.add_rope_scaling_type(longrope))
+    assert "lacks the tensor rope_factors_short.weight" in refusal(stated)
+    too_few = minimal(path, "phi3", original(64), factors(2, 3, 4), short)
+    assert "rope_factors_long.weight is F32 [3], must be F32 [4]" in refusal(too_few)
+    senseless = minimal(path, "phi3", original(64), factors(2, 3, 0, 5), short)
+    assert "rope_factors_long.weight has 0.0" in refusal(senseless)
+    assert "must be at least 2" in refusal(minimal(path, "phi3", original(1), long, short))
+    linear = gguf.RopeScalingType.LINEAR
+    both = minimal(path, "phi3", lambda writer: writer.add_rope_scaling_type(linear), long, short)
+    assert "has both linear rotary scaling and rope_factors_short.weight" in refusal(both)
+
+
+def test_scales_that_granite_leaves_out_are_those_of_llama(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    config = load_model_config(minimal(path, "granite"))
+    assert (config.embedding_scale, config.residual_scale, config.logit_scale) == (1.0, 1.0, 1.0)
+    assert config.attention_scale is None
+    negative = minimal(path, "granite", lambda writer: writer.add_logit_scale(-8.0))
+    assert "granite.logit_scale is -8.0, must be a number above 0" in refusal(negative)
 
 
 def test_missing_path_is_one_line(tmp_path: Path) -> None:

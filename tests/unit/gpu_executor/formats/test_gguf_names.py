@@ -19,4 +19,12 @@ from pagewire.gpu_executor.formats.gguf_names import canonical_name
     ],
 )
 def test_names_are_looked_up_in_one_table(gguf_name: str, name: str | None) -> None:
-    assert canonical_name(gguf_name) == name
+    assert canonical_name(gguf_name, "LlamaForCausalLM") == name
+
+
+def test_stacked_projections_of_phi3_have_names_of_their_own() -> None:
+    assert canonical_name("blk.0.attn_qkv.weight", "Phi3ForCausalLM") == "model.layers.0.self_attn.qkv_proj.weight"
+    assert canonical_name("blk.0.attn_qkv.weight", "LlamaForCausalLM") is None
+    assert canonical_name("blk.0.ffn_up.weight", "Phi3ForCausalLM") == "model.layers.0.mlp.gate_up_proj.weight"
+    assert canonical_name("blk.0.ffn_up.weight", "LlamaForCausalLM") == "model.layers.0.mlp.up_proj.weight"
+    assert canonical_name("rope_factors_long.weight", "Phi3ForCausalLM") == "rope_factors_long.weight"

@@ -79,6 +79,11 @@ GGUF_FILES: list[tuple[str, str, dict[str, Any]]] = [
     ("qwen2", "Q4_0", {"tie_word_embeddings": True}),
     ("qwen3", "Q5_1", {}),
     ("qwen3", "Q6_K", {"embedding_quant": "F16"}),
+    ("phi3", "F16", {"rope_scaling": LONGROPE, "sliding_window": 24}),
+    ("phi3", "Q4_0", {"partial_rotary_factor": 0.5, "tie_word_embeddings": True}),
+    ("phi3", "Q5_K", {}),
+    ("granite", "Q8_0", {**MULTIPLIERS, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    ("granite", "Q4_K", MULTIPLIERS),
 ]
 
 
