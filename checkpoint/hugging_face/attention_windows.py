@@ -27,6 +27,11 @@ def read_attention_windows(
     return kinds, window if LayerKind.SLIDING in kinds else None
 
 
+def alternating_layers(num_layers: int, period: int) -> tuple[LayerKind, ...]:
+    """Return the kinds of layers of which every `period`-th attends fully, the last of each group."""
+    return tuple(LayerKind.SLIDING if (layer + 1) % period else LayerKind.FULL for layer in range(num_layers))
+
+
 def _layer_kinds(config: JSONReader, family: Family, num_layers: int) -> tuple[LayerKind, ...]:
     stated = config.get_str_list("layer_types")
     if stated is not None:
@@ -36,6 +41,9 @@ def _layer_kinds(config: JSONReader, family: Family, num_layers: int) -> tuple[L
         if unknown:
             raise config.fault("layer_types", f"has {unknown[0]!r}; known are {', '.join(_LAYER_KINDS)}")
         return tuple(_LAYER_KINDS[name] for name in stated)
+    if family.default_window_period is not None:
+        period = config.get_int("sliding_window_pattern", family.default_window_period) or family.default_window_period
+        return alternating_layers(num_layers, period)
     if family.window_needs_layer_types:
         return (LayerKind.FULL,) * num_layers
     if family.window_on_all_layers:

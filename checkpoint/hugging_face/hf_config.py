@@ -33,6 +33,8 @@ def read_hf_config(directory: Path) -> ModelConfig:
     config = read_json_object(directory / "config.json")
     architecture = find_architecture(config)
     family = FAMILIES[architecture]
+    if config.get_bool("use_bidirectional_attention", False):
+        raise config.fault("use_bidirectional_attention", "is true; only models that generate text are supported")
     num_layers = config.require_int("num_hidden_layers")
     if num_layers > MAX_LAYERS:
         raise config.fault("num_hidden_layers", f"is {num_layers}; at most {MAX_LAYERS} can be")
@@ -43,7 +45,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
     hidden_size = config.require_int("hidden_size")
     head_dim = _head_dim(config, family, hidden_size, num_heads)
     layer_kinds, sliding_window = read_attention_windows(config, family, num_layers)
-    rope = read_rope_config(config)
+    rope = read_rope_config(config, family.rope)
     rotary_dim = int(head_dim * rope.partial_rotary_factor)
     check_frequency_factors(config, rope.scaling, rotary_dim)
     scalars = family.read_scalars(config)
@@ -72,6 +74,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
         dtype=_dtype(config, directory),
         layer_kinds=layer_kinds,
         rope_scaling=rope.scaling,
+        local_rope_theta=rope.local_theta,
         sliding_window=sliding_window,
         tie_word_embeddings=config.get_bool("tie_word_embeddings", family.default_tie_word_embeddings),
         qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,

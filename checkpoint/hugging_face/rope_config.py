@@ -14,9 +14,27 @@ from ..json_reader import JSONReader
 from ..model_config import RopeScaling
 
 ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn", "longrope")
-_DEFAULT_THETA = 10_000.0  # where a configuration states none, in every family
+_GLOBAL_KEY, _LOCAL_KEY = "full_attention", "sliding_attention"
 _ORIGINAL_LENGTH = "original_max_position_embeddings"
 _UNSCALED_KEYS = frozenset({"rope_theta", "partial_rotary_factor"})
+
+
+class RopeDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a family takes where its config.json is silent.
+
+    Attributes:
+        theta: the base of the frequencies.
+        local_theta: that of layers that attend to a window; None: they are not told from others.
+        has_stretched_length: the length that is stated is the longest, whatever the kind of scaling.
+    """
+
+    theta: float = 10_000.0
+    local_theta: float | None = None
+    has_stretched_length: bool = False
+
+
+PLAIN_ROPE = RopeDefaults()
+"""Those of most families."""
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,23 +45,29 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
         partial_rotary_factor: the share of each head's channels that rotate.
         scaling: how frequencies are stretched; None if they are not.
         max_position: the longest context, scaling included.
+        local_theta: the base of layers that attend to a window, which are not scaled; None: they are as the others.
     """
 
     theta: float
     partial_rotary_factor: float
     scaling: RopeScaling | None
     max_position: int
+    local_theta: float | None = None
 
 
-def read_rope_config(config: JSONReader) -> RopeConfig:
+def read_rope_config(config: JSONReader, defaults: RopeDefaults = PLAIN_ROPE) -> RopeConfig:
     """Read the rotary parameters of a config.json.
+
+    Args:
+        config: config.json.
+        defaults: the family's.
 
     Raises:
         ConfigError: if a key is missing or has a wrong value, or the kind of scaling is unknown.
     """
-    rope = _rope_object(config)
+    rope = _rope_object(config, has_local=defaults.local_theta is not None)
     # The newer, nested place wins where a file carries both.
-    theta = rope.get_positive_float("rope_theta") or config.get_positive_float("rope_theta") or _DEFAULT_THETA
+    theta = rope.get_positive_float("rope_theta") or config.get_positive_float("rope_theta") or defaults.theta
     partial = (
         rope.get_positive_float("partial_rotary_factor") or config.get_positive_float("partial_rotary_factor") or 1.0
     )
@@ -57,7 +81,10 @@ def read_rope_config(config: JSONReader) -> RopeConfig:
         theta=theta,
         partial_rotary_factor=partial,
         scaling=scaling,
-        max_position=scaled_max_position(max_position_embeddings, scaling),
+        max_position=max_position_embeddings
+        if defaults.has_stretched_length
+        else scaled_max_position(max_position_embeddings, scaling),
+        local_theta=_local_theta(config, defaults.local_theta),
     )
 
 
@@ -76,7 +103,7 @@ def check_frequency_factors(config: JSONReader, scaling: RopeScaling | None, rot
         return
     for key, factors in (("short_factor", scaling.short_factors), ("long_factor", scaling.long_factors)):
         if len(factors) != rotary_dim // 2:
-            raise _rope_object(config).fault(
+            raise _rope_object(config, has_local=True).fault(
                 key, f"has {len(factors)} numbers; {rotary_dim} rotating channels need {rotary_dim // 2}"
             )
 
@@ -93,18 +120,34 @@ def scaled_max_position(max_position_embeddings: int, scaling: RopeScaling | Non
     return int(base * scaling.factor)
 
 
-def _rope_object(config: JSONReader) -> JSONReader:
+def _rope_object(config: JSONReader, *, has_local: bool) -> JSONReader:
+    """Return the parameters of layers that attend fully, which are those of all unless `has_local`."""
     for key in ("rope_parameters", "rope_scaling"):
         rope = config.get_object(key)
         if rope is None:
             continue
         nested = [name for name, value in rope.data.items() if isinstance(value, dict)]
+        if has_local and nested:
+            return rope.get_object(_GLOBAL_KEY) or JSONReader(config.path, {}, f"{key}.{_GLOBAL_KEY}.")
         if nested:
             raise rope.fault(
                 nested[0], "is a rotary embedding of its own for one kind of layer, which is not supported"
             )
         return rope
     return JSONReader(config.path, {}, "rope_parameters.")
+
+
+def _local_theta(config: JSONReader, default: float | None) -> float | None:
+    if default is None:
+        return None
+    parameters = config.get_object("rope_parameters")
+    local = parameters.get_object(_LOCAL_KEY) if parameters is not None else None
+    if local is None:
+        return config.get_positive_float("rope_local_base_freq", default)
+    kind = local.get_str("rope_type", "default")
+    if kind != "default":
+        raise local.fault("rope_type", f"is {kind!r}; the layers that attend to a window can't be scaled")
+    return local.get_positive_float("rope_theta") or config.get_positive_float("rope_local_base_freq", default)
 
 
 def _read_scaling(rope: JSONReader, original_max_position: int, max_position_embeddings: int) -> RopeScaling | None:

@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-Family = Literal["granite", "llama", "mistral", "phi3", "qwen2", "qwen3"]
-FAMILIES: tuple[Family, ...] = ("granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
+Family = Literal["gemma2", "gemma3", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3"]
+FAMILIES: tuple[Family, ...] = ("gemma2", "gemma3", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
 ARCHITECTURES: dict[Family, str] = {
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -31,10 +33,13 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         rope_spelling: how config.json spells it.
         partial_rotary_factor: the share of each head's channels that rotate (phi3).
         sliding_window: keys that a sliding layer sees. mistral, phi3: all layers slide; qwen: from max_window_layers
-            on.
+            on; gemma: all but every sliding_window_pattern-th.
+        sliding_window_pattern: see there; None: the family's own, 2 of gemma2 and 6 of gemma3.
         layer_types: config.json's layer_types, None to leave them out.
         embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling: granite's, as config.json
             states them.
+        local_rope_theta: gemma3's, of the layers that slide.
+        query_pre_attn_scalar, attention_soft_cap, logit_soft_cap: gemma's; None: head_dim, no bound.
         dtype: of the Hugging Face weights.
         num_shards: safetensors files; 1 writes model.safetensors without an index.
         seed: of the weights.
@@ -56,6 +61,7 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     partial_rotary_factor: float = 1.0
     sliding_window: int | None = None
     max_window_layers: int = 1
+    sliding_window_pattern: int | None = None
     layer_types: tuple[str, ...] | None = None
     tie_word_embeddings: bool = False
     attention_bias: bool = False
@@ -64,6 +70,10 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     attention_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     logits_scaling: float = 1.0
+    local_rope_theta: float = 10_000.0
+    query_pre_attn_scalar: int | None = None
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     num_shards: int = 1
     seed: int = 0
@@ -74,6 +84,21 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.intermediate_size or 2 * self.hidden_size
 
     @property
+    def is_gemma(self) -> bool:
+        """Whether the family is one of Gemma's."""
+        return self.family in ("gemma2", "gemma3")
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether each query and key head is normed."""
+        return self.family in ("gemma3", "qwen3")
+
+    @property
+    def window_pattern(self) -> int | None:
+        """The resolved sliding_window_pattern, None where the family has none."""
+        return self.sliding_window_pattern or {"gemma2": 2, "gemma3": 6}.get(self.family)
+
+    @property
     def has_qkv_bias(self) -> bool:
         """Whether the query, key and value projections have a bias."""
         return self.family == "qwen2" or self.has_output_bias
@@ -81,7 +106,7 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def has_output_bias(self) -> bool:
         """Whether the attention's output projection has a bias."""
-        return self.family in ("granite", "llama", "qwen3") and self.attention_bias
+        return (self.is_gemma or self.family in ("granite", "llama", "qwen3")) and self.attention_bias
 
     @property
     def has_mlp_bias(self) -> bool:
@@ -105,5 +130,7 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return (False,) * self.num_layers
         if self.layer_types is not None:
             return tuple(kind == "sliding_attention" for kind in self.layer_types)
+        if self.window_pattern is not None:
+            return tuple((layer + 1) % self.window_pattern != 0 for layer in range(self.num_layers))
         first = 0 if self.family in ("mistral", "phi3") else self.max_window_layers
         return tuple(layer >= first for layer in range(self.num_layers))

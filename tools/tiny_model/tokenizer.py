@@ -22,6 +22,8 @@ CHAT_TEMPLATE = (
 
 # The GGUF name of each pre-tokenizer, and Qwen's pattern as its tokenizer.json has it.
 PRE_TOKENIZERS: dict[Family, str] = {
+    "gemma2": "smollm",
+    "gemma3": "smollm",
     "granite": "refact",  # the same rule as smollm
     "llama": "smollm",
     "mistral": "smollm",

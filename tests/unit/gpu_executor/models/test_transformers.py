@@ -34,7 +34,37 @@ LONGROPE = {
 MULTIPLIERS = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 8.0
 }  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+CAPS = {"attention_soft_cap": 1.5, "logit_soft_cap": 2.0}
 CHECKPOINTS: list[tuple[str, dict[str, Any]]] = [
+    ("gemma2", {"sliding_window": 24, "num_layers": 4, "tie_word_embeddings": True, **CAPS}),
+    ("gemma2", {"sliding_window": 8, "head_dim": 32, "query_pre_attn_scalar": 20, "attention_bias": True}),
+    ("gemma3", {"sliding_window": 24, "num_layers": 7, "rope_theta": 1e6, "tie_word_embeddings": True}),
+    (
+        "gemma3",
+        {
+            "sliding_window": 24,
+            "sliding_window_pattern": 2,
+            "head_dim": 32,
+            "query_pre_attn_scalar": 20,
+            "rope_theta": 1e5,
+            "rope_scaling": LINEAR,
+            "local_rope_theta": 500.0,
+            "logit_soft_cap": 2.0,
+        },
+    ),
+    (
+        "gemma3",
+        {
+            "sliding_window": 8,
+            "layer_types": ("full_attention", "sliding_attention"),
+            "rope_theta": 1e5,
+            "rope_scaling": LINEAR,
+            "rope_spelling": "rope_parameters",
+            "dtype": "bfloat16",
+            "attention_bias": True,
+        },
+    ),
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_scaling": LLAMA3}),
     ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "max_position": 64}),
