@@ -9,25 +9,30 @@ from pagewire.ipc.errors import ConfigError
 
 from .ggml_types import GGMLType
 from .gguf_file import GGUFFile
-from .gguf_header import GGUFArray, ValueType
+from .gguf_header import GGUFArray
+from .gguf_metadata.attention_windows import read_attention_windows
 from .gguf_metadata.numbers import positive_float, positive_int, short_float
-from .gguf_metadata.rope import read_rope_scaling
+from .gguf_metadata.rope import read_local_theta, read_rope_scaling
 from .gguf_metadata.scalars import read_scalars
 from .hugging_face.rope_config import scaled_max_position
-from .model_config import MAX_LAYERS, LayerKind, ModelConfig
+from .model_config import MAX_LAYERS, ModelConfig
 
 # Mistral files carry the architecture "llama" too: the layers are the same, a window is metadata.
 _ARCHITECTURES = {
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+_GEMMA = ("gemma2", "gemma3")
 KNOWN_GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)
 
 _PLAIN_DTYPES = {GGMLType.F32: "float32", GGMLType.F16: "float16", GGMLType.BF16: "bfloat16"}
 _UNUSED_TOKEN = 5  # tokenizer.ggml.token_type of rows that only pad the embedding
+_END_OF_TURN = "<end_of_turn>"
 _NO_TOKEN = 0xFFFFFFFF  # how some writers say that a special token is not set
 
 
@@ -57,8 +62,8 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     rotary_dim = positive_int(file, f"{name}.rope.dimension_count", head_dim)
     context_length = positive_int(file, f"{name}.context_length")
     scaling = read_rope_scaling(file, name, context_length, rotary_dim)
-    scalars = read_scalars(file, name)
-    layer_kinds, sliding_window = _attention_windows(file, name, num_layers)
+    scalars = read_scalars(file, name, num_layers=num_layers, num_heads=num_heads, head_dim=head_dim)
+    layer_kinds, sliding_window = read_attention_windows(file, name, num_layers)
     vocab_size = _vocab_size(file)
     tokenizer_size = min(_tokenizer_size(file, vocab_size), vocab_size)
     return ModelConfig(
@@ -76,10 +81,12 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         rms_norm_eps=short_float(positive_float(file, f"{name}.attention.layer_norm_rms_epsilon")),
         rope_theta=positive_float(file, f"{name}.rope.freq_base", 10_000.0),
         rotary_dim=rotary_dim,
-        max_position=scaled_max_position(context_length, scaling),
+        # Gemma 3 states the stretched length.
+        max_position=context_length if name == "gemma3" else scaled_max_position(context_length, scaling),
         dtype=_dtype(file),
         layer_kinds=layer_kinds,
         rope_scaling=scaling,
+        local_rope_theta=read_local_theta(file, name),
         sliding_window=sliding_window,
         tie_word_embeddings="output.weight" not in file.tensors,
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
@@ -92,6 +99,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         residual_scale=scalars.residual_scale,
         logit_scale=scalars.logit_scale,
         logit_soft_cap=scalars.logit_soft_cap,
+        hidden_act="gelu_tanh" if name in _GEMMA else "silu",
         bos_token_id=_token_id(file, "bos", vocab_size),
         eos_token_ids=_eos_token_ids(file, vocab_size, tokenizer_size),
     )
@@ -126,29 +134,6 @@ def _per_layer(file: GGUFFile, key: str, default: int | None = None) -> int:
     return positive_int(file, key)
 
 
-def _attention_windows(file: GGUFFile, name: str, num_layers: int) -> tuple[tuple[LayerKind, ...], int | None]:
-    window = file.get_int(f"{name}.attention.sliding_window", 0) or 0
-    if window < 0:
-        raise ConfigError(f"{file.path}: {name}.attention.sliding_window is {window}, must be at least 0")
-    if window == 0:
-        return (LayerKind.FULL,) * num_layers, None
-    key = f"{name}.attention.sliding_window_pattern"
-    pattern = file.metadata.get(key)
-    if pattern is None:
-        is_sliding = [True] * num_layers
-    elif isinstance(pattern, GGUFArray):
-        if pattern.element_type is ValueType.STRING or len(pattern) < num_layers:
-            raise ConfigError(f"{file.path}: {key} must have a truth value for each of {num_layers} layers")
-        is_sliding = [bool(value) for value in pattern.to_list()[:num_layers]]
-    else:
-        period = file.require_int(key)  # every period-th layer attends fully; 0: none does
-        if period < 0:
-            raise ConfigError(f"{file.path}: {key} is {period}, must be at least 0")
-        is_sliding = [period == 0 or layer % period < period - 1 for layer in range(num_layers)]
-    kinds = tuple(LayerKind.SLIDING if sliding else LayerKind.FULL for sliding in is_sliding)
-    return kinds, window if LayerKind.SLIDING in kinds else None
-
-
 def _dtype(file: GGUFFile) -> str:
     types = {tensor.ggml_type for tensor in file.tensors.values() if len(tensor.shape) > 1}
     return _PLAIN_DTYPES.get(types.pop(), "quantized") if len(types) == 1 else "quantized"
@@ -179,5 +164,13 @@ def _token_id(file: GGUFFile, role: str, vocab_size: int) -> int | None:
 
 def _eos_token_ids(file: GGUFFile, vocab_size: int, tokenizer_size: int) -> tuple[int, ...]:
     # End of text, of turn and of message: each ends an answer. One that only pads the embedding can't be drawn.
-    ids = (_token_id(file, role, vocab_size) for role in ("eos", "eot", "eom"))
+    ids = [_token_id(file, role, vocab_size) for role in ("eos", "eot", "eom")]
+    if file.metadata["general.architecture"] in _GEMMA:
+        ids.append(_end_of_turn(file))
     return tuple(dict.fromkeys(value for value in ids if value is not None and value < tokenizer_size))
+
+
+def _end_of_turn(file: GGUFFile) -> int | None:
+    # Gemma's files name the end of the text alone, and its answers end with the turn: llama.cpp goes by its spelling.
+    tokens = file.get_strings("tokenizer.ggml.tokens") or []
+    return tokens.index(_END_OF_TURN) if _END_OF_TURN in tokens else None

@@ -56,6 +56,16 @@ def read_rope_scaling(file: GGUFFile, name: str, context_length: int, rotary_dim
     raise ConfigError(f"{file.path}: the rotary scaling {kind!r} is not known; known are none, linear, yarn, longrope")
 
 
+def read_local_theta(file: GGUFFile, name: str) -> float | None:
+    """Read the base of the layers that attend to a window; None if it is that of the others.
+
+    Raises:
+        ConfigError: if it is not a number above 0.
+    """
+    # Gemma 3's files don't state it, with few exceptions: llama.cpp knows it.
+    return positive_float(file, "gemma3.rope.freq_base_swa", 10_000.0) if name == "gemma3" else None
+
+
 def _read_longrope(file: GGUFFile, prefix: str, context_length: int, original: int, rotary_dim: int) -> RopeScaling:
     if original < 2:  # a formula divides by its logarithm
         raise ConfigError(f"{file.path}: {prefix}.original_context_length is {original}, must be at least 2")

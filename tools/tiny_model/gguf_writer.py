@@ -42,6 +42,11 @@ _LAYER_NAMES = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_GEMMA_LAYER_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 
 
 def write_gguf(
@@ -75,11 +80,13 @@ def write_gguf(
     stored: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
         type_name = "F32"
+        shift = 1.0 if spec.is_gemma and name.endswith("norm.weight") else 0.0  # the converter adds what Gemma left off
         if weight.dim() > 1:
             special = embedding_quant if name in (EMBEDDING, OUTPUT) else value_quant if _is_value(name) else None
             type_name = special or quant
-        packed, stored[name] = _quantize(weight, type_name)
-        tensors[gguf_name(name)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
+        packed, restored = _quantize(weight + shift, type_name)
+        stored[name] = restored - shift
+        tensors[gguf_name(name, spec)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
     for name, factors in _frequency_factors(spec).items():
         tensors[name] = factors, gguf.GGMLQuantizationType.F32
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,13 +104,14 @@ def write_gguf(
     return stored
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, spec: TinyModelSpec) -> str:
     """Return the GGUF name of a tensor that is known by its Hugging Face name."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     _, _, layer, rest = name.split(".", 3)
     module, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+    names = _LAYER_NAMES | (_GEMMA_LAYER_NAMES if spec.is_gemma else {})
+    return f"blk.{layer}.{names[module]}.{kind}"
 
 
 def _is_value(name: str) -> bool:
@@ -148,14 +156,28 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
     writer.add_vocab_size(spec.vocab_size)
     if spec.sliding_window is not None and any(spec.sliding_layers):
         writer.add_sliding_window(spec.sliding_window)
-        if not all(spec.sliding_layers):
+        is_stated = spec.layer_types is not None or spec.sliding_window_pattern is not None or not spec.is_gemma
+        if is_stated and not all(spec.sliding_layers):
             writer.add_array(f"{arch}.attention.sliding_window_pattern", list(spec.sliding_layers))
     if spec.family == "granite":
         writer.add_embedding_scale(spec.embedding_multiplier)
         writer.add_attention_scale(spec.attention_multiplier)
         writer.add_residual_scale(spec.residual_multiplier)
         writer.add_logit_scale(spec.logits_scaling)
+    if spec.is_gemma:
+        _add_gemma_metadata(writer, spec)
     _add_rope_scaling(writer, spec)
+
+
+def _add_gemma_metadata(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
+    # That there is no window or no bound is not what an absent key says of gemma2.
+    if spec.sliding_window is None:
+        writer.add_sliding_window(0)
+    writer.add_final_logit_softcapping(spec.logit_soft_cap or 0.0)
+    if spec.family == "gemma2":
+        writer.add_attn_logit_softcapping(spec.attention_soft_cap or 0.0)
+    elif spec.local_rope_theta != 10_000.0:
+        writer.add_rope_freq_base_swa(spec.local_rope_theta)
 
 
 def _add_rope_scaling(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:

@@ -33,6 +33,19 @@ MULTIPLIERS = {
 @pytest.mark.parametrize(
     ("family", "options"),
     [
+        ("gemma2", {"sliding_window": 8, "num_layers": 4, "attention_soft_cap": 50.0, "logit_soft_cap": 30.0}),
+        ("gemma2", {"tie_word_embeddings": True}),
+        ("gemma3", {"sliding_window": 8, "num_layers": 7, "rope_theta": 1e6}),
+        (
+            "gemma3",
+            {
+                "sliding_window": 8,
+                "sliding_window_pattern": 2,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "local_rope_theta": 500.0,
+                "logit_soft_cap": 30.0,
+            },
+        ),
         ("llama", {}),
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_theta": 5e5}),
         ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
@@ -53,8 +66,9 @@ def test_same_facts_as_config_json(family: Family, options: dict[str, Any]) -> N
     expected = load_model_config(tiny.reference)
     # Mistral's layers are llama's, and so are its files.
     architecture = "LlamaForCausalLM" if family == "mistral" else expected.architecture
+    # The converter adds what Gemma leaves off.
     assert load_model_config(tiny.path) == msgspec.structs.replace(
-        expected, architecture=architecture, model_path=str(tiny.path), file_format="gguf"
+        expected, architecture=architecture, model_path=str(tiny.path), file_format="gguf", norm_weight_offset=0.0
     )
 
 
@@ -188,6 +202,42 @@ def test_impossible_fact_is_named(tmp_path: Path, key: str, value: float, messag
 
 def test_sizes_per_layer_are_taken_if_they_are_equal(tmp_path: Path) -> None:
     assert read(tmp_path, lambda writer: writer.add_head_count_kv([2] * 4)).num_kv_heads == 2
+
+
+def test_what_gemma_files_leave_out_is_what_the_model_has(tmp_path: Path) -> None:
+    def gemma(name: str, *settings: Setting, num_layers: int = 4) -> ModelConfig:
+        def layers(writer: gguf.GGUFWriter) -> None:
+            writer.add_block_count(num_layers)
+
+        return load_model_config(minimal(tmp_path / "model.gguf", name, layers, *settings, leave_out="block_count"))
+
+    second = gemma("gemma2")
+    assert (second.layer_kinds, second.sliding_window) == ((SLIDING, FULL) * 2, 4096)
+    assert (second.attention_soft_cap, second.logit_soft_cap, second.local_rope_theta) == (50.0, 30.0, None)
+    assert (second.hidden_act, second.embedding_scale, second.attention_scale) == ("gelu_tanh", 32**0.5, 8**-0.5)
+    third = gemma("gemma3", lambda writer: writer.add_sliding_window(8), num_layers=7)
+    assert (third.layer_kinds, third.sliding_window) == ((SLIDING,) * 5 + (FULL, SLIDING), 8)
+    assert (third.attention_soft_cap, third.logit_soft_cap, third.local_rope_theta) == (None, None, 10_000.0)
+    assert gemma("gemma3", num_layers=7).sliding_window is None
+
+    def wide_heads(writer: gguf.GGUFWriter) -> None:
+        writer.add_key_length(16)
+        writer.add_value_length(16)
+
+    for name, num_layers in (("gemma2", 46), ("gemma3", 62)):  # those of 27b scale attention by other channels
+        assert gemma(name, wide_heads).attention_scale == 16**-0.5
+        assert gemma(name, wide_heads, num_layers=num_layers).attention_scale == 8**-0.5
+
+
+def test_turn_of_gemma_ends_an_answer_though_only_its_spelling_is_there(tmp_path: Path) -> None:
+    def tokens(writer: gguf.GGUFWriter) -> None:
+        writer.add_token_list(["<pad>", "<eos>", "<bos>", *(f"word{i}" for i in range(12)), "<end_of_turn>"])
+        writer.add_eos_token_id(1)
+
+    def ends(name: str) -> tuple[int, ...]:
+        return load_model_config(minimal(tmp_path / "model.gguf", name, tokens)).eos_token_ids
+
+    assert (ends("gemma2"), ends("gemma3"), ends("llama")) == ((1, 15), (1, 15), (1,))
 
 
 def test_window_pattern_is_resolved_per_layer(tmp_path: Path) -> None:

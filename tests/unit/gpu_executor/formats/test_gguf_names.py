@@ -28,3 +28,13 @@ def test_stacked_projections_of_phi3_have_names_of_their_own() -> None:
     assert canonical_name("blk.0.ffn_up.weight", "Phi3ForCausalLM") == "model.layers.0.mlp.gate_up_proj.weight"
     assert canonical_name("blk.0.ffn_up.weight", "LlamaForCausalLM") == "model.layers.0.mlp.up_proj.weight"
     assert canonical_name("rope_factors_long.weight", "Phi3ForCausalLM") == "rope_factors_long.weight"
+
+
+def test_norms_of_gemma_have_names_of_their_own() -> None:
+    def module(gguf_name: str, architecture: str = "Gemma3ForCausalLM") -> str | None:
+        return canonical_name(f"blk.0.{gguf_name}.weight", architecture)
+
+    assert module("post_attention_norm") == "model.layers.0.post_attention_layernorm.weight"
+    assert module("ffn_norm") == "model.layers.0.pre_feedforward_layernorm.weight"
+    assert module("post_ffw_norm") == "model.layers.0.post_feedforward_layernorm.weight"
+    assert module("post_ffw_norm", "LlamaForCausalLM") is None

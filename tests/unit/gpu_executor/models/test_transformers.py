@@ -100,6 +100,13 @@ CHECKPOINTS: list[tuple[str, dict[str, Any]]] = [
 ]
 # One of each group of formats in each family that files come in, the embedding in another type than the rest.
 GGUF_FILES: list[tuple[str, str, dict[str, Any]]] = [
+    ("gemma2", "Q4_0", {"sliding_window": 24, "num_layers": 4, "tie_word_embeddings": True, **CAPS}),
+    ("gemma3", "F16", {"sliding_window": 24, "num_layers": 7, "rope_theta": 1e5, "rope_scaling": LINEAR}),
+    (
+        "gemma3",
+        "Q8_0",
+        {"sliding_window": 24, "sliding_window_pattern": 2, "local_rope_theta": 500.0, "attention_bias": True},
+    ),
     ("llama", "F16", {"rope_scaling": LLAMA3}),
     ("llama", "Q4_1", {"embedding_quant": "Q8_0", "tie_word_embeddings": True}),
     ("llama", "Q4_K", {"num_shards": 2}),
