@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from . import (
     activation,
     attention_cases,
+    bound_logits,
     copy_blocks,
     dense_matmul,
     dequantize,
@@ -35,6 +36,7 @@ COMPILE_CASES: Mapping[str, CompileCases] = {
     "rotary": rotary.compile_cases,
     "gate": activation.compile_cases,
     "embedding": embedding.compile_cases,
+    "bound_logits": bound_logits.compile_cases,
     "quantized_matmul": quantized_matmul.compile_cases,
     "dense_matmul": dense_matmul.compile_cases,
     "split_sum": split_sum.compile_cases,
