@@ -12,8 +12,7 @@ from .numbers import positive_float, positive_int, short_float
 def read_scalars(file: GGUFFile, name: str, *, num_layers: int, num_heads: int, head_dim: int) -> Scalars:
     """Read a family's multipliers and bounds.
 
-    Absent ones, and multipliers stated as 0, keep their defaults; a
-    bound of 0 is none.
+    Absent ones, and multipliers stated as 0, keep their defaults; a bound of 0 is none.
 
     Args:
         file: the open model.

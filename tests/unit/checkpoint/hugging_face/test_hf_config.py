@@ -51,14 +51,16 @@ def test_facts_are_those_that_transformers_reads(family: Family) -> None:
     assert ours.num_kv_heads == reference.num_key_value_heads
     assert ours.head_dim == ours.rotary_dim == reference.head_dim
     assert ours.rms_norm_eps == reference.rms_norm_eps
-    assert ours.rope_theta == reference.rope_parameters["rope_theta"] == 5e5
+    rope = reference.rope_parameters
+    assert ours.rope_theta == rope.get("full_attention", rope)["rope_theta"] == 5e5
+    assert ours.local_rope_theta == rope.get("sliding_attention", {}).get("rope_theta")
     assert ours.max_position == reference.max_position_embeddings
     assert ours.tie_word_embeddings == reference.tie_word_embeddings
     assert ours.dtype == str(reference.dtype).removeprefix("torch.")
     assert ours.bos_token_id == reference.bos_token_id
     assert ours.eos_token_ids == (reference.eos_token_id,)
     assert ours.qkv_bias == (family == "qwen2")
-    assert ours.qk_norm == (family == "qwen3")
+    assert ours.qk_norm == (family in ("gemma3", "qwen3"))
     layer_types = getattr(reference, "layer_types", None)
     if layer_types is not None:
         assert [f"{kind}_attention" for kind in ours.layer_kinds] == layer_types
@@ -137,6 +139,36 @@ def test_multipliers_of_granite_are_read(tmp_path: Path) -> None:
     assert "logits_scaling must be above 0" in refusal(tmp_path, "granite", logits_scaling=0)
 
 
+def test_scalars_of_gemma_are_read(tmp_path: Path) -> None:
+    names = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation")
+    absent = dict.fromkeys((*names, "head_dim", "tie_word_embeddings", "sliding_window", "rope_theta"), ABSENT)
+
+    def scalars(family: Family, **changes: Any) -> tuple[float | None, float | None, float | None]:
+        config = read(tmp_path, family, **(absent | changes))
+        assert config.tie_word_embeddings
+        assert (config.norm_weight_offset, config.hidden_act, config.embedding_scale) == (1.0, "gelu_tanh", 8.0)
+        assert (config.head_dim, config.sliding_window) == (256, 4096)
+        return config.attention_scale, config.attention_soft_cap, config.logit_soft_cap
+
+    assert scalars("gemma2") == (1 / 16, 50.0, 30.0)
+    assert scalars("gemma3") == (1 / 16, None, None)
+    none = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    assert scalars("gemma2", query_pre_attn_scalar=144, **none) == (1 / 12, None, None)
+    assert scalars("gemma3", final_logit_softcapping=20) == (1 / 16, None, 20.0)
+    assert "attn_logit_softcapping must be above 0" in refusal(tmp_path, "gemma2", attn_logit_softcapping=0)
+    assert "hidden_activation is 'gelu'" in refusal(tmp_path, "gemma2", hidden_activation="gelu")
+    assert "use_bidirectional_attention is true" in refusal(tmp_path, "gemma3", use_bidirectional_attention=True)
+
+
+def test_gemma_3_that_reads_images_is_refused_saying_why(tmp_path: Path) -> None:
+    name = "Gemma3ForConditionalGeneration"
+    for changes in ({"architectures": [name]}, {"architectures": ABSENT, "model_type": "gemma3"}):
+        message = refusal(tmp_path, "gemma3", **changes)
+        assert name in message
+        assert "images" in message
+        assert "Gemma3ForCausalLM" in message
+
+
 def test_longrope_factors_must_fit_the_rotating_channels(tmp_path: Path) -> None:
     def phi3(num_factors: int) -> dict[str, Any]:
         factors = [1.0] * num_factors
@@ -165,6 +197,12 @@ def test_window_holds_only_on_layers_so_marked(tmp_path: Path) -> None:
     for absent in (None, ABSENT):
         assert windows("phi3", sliding_window=absent) == all_full
     assert windows("llama", sliding_window=8) == all_full
+    assert windows("gemma2", sliding_window=8) == ((SLIDING, FULL) * 2, 8)
+    assert windows("gemma3", sliding_window=8) == ((SLIDING,) * 4, 8)
+    assert windows("gemma3", sliding_window=8, sliding_window_pattern=3) == ((SLIDING, SLIDING, FULL, SLIDING), 8)
+    assert windows("gemma3", sliding_window=8, sliding_window_pattern=1) == all_full
+    assert windows("gemma3", sliding_window=8, layer_types=mixed) == ((FULL, SLIDING) * 2, 8)
+    assert windows("gemma2", sliding_window=None) == all_full
     assert windows("granite", sliding_window=8) == all_full
     for family in ("qwen2", "qwen3"):
         on = {"use_sliding_window": True, "sliding_window": 8}

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from pagewire.checkpoint.hugging_face.rope_config import RopeConfig, check_frequency_factors, read_rope_config
+from pagewire.checkpoint.hugging_face.rope_config import (
+    RopeConfig,
+    RopeDefaults,
+    check_frequency_factors,
+    read_rope_config,
+)
 from pagewire.checkpoint.json_reader import JSONReader
 from pagewire.checkpoint.model_config import RopeScaling
 from pagewire.ipc.errors import ConfigError
@@ -135,3 +140,31 @@ def test_partial_rotation_is_read_from_both_places() -> None:
 def test_unknown_or_incomplete_scaling_is_refused(scaling: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(rope_scaling=scaling)
+
+
+def read_by_layers(**config: Any) -> RopeConfig:
+    defaults = RopeDefaults(theta=1e6, local_theta=10_000.0, has_stretched_length=True)
+    return read_rope_config(JSONReader(Path("config.json"), {"max_position_embeddings": 256, **config}), defaults)
+
+
+def test_layers_that_slide_may_rotate_by_a_base_of_their_own() -> None:
+    def facts(**config: Any) -> tuple[float, float | None, float | None]:
+        rope = read_by_layers(**config)
+        assert rope.max_position == 256
+        return rope.theta, rope.local_theta, rope.scaling.factor if rope.scaling else None
+
+    linear = {"rope_type": "linear", "factor": 8.0}
+    assert facts() == (1e6, 10_000.0, None)
+    assert facts(rope_theta=5e5, rope_local_base_freq=500.0, rope_scaling=linear) == (5e5, 500.0, 8.0)
+    by_layers = {
+        "full_attention": {**linear, "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+    }
+    assert facts(rope_parameters=by_layers) == (5e5, 500.0, 8.0)
+    assert facts(rope_parameters={"sliding_attention": {"rope_type": "default"}}) == (1e6, 10_000.0, None)
+    assert facts(rope_parameters={"full_attention": linear}, rope_local_base_freq=500.0) == (1e6, 500.0, 8.0)
+
+
+def test_scaled_window_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sliding_attention\.rope_type is 'linear'"):
+        read_by_layers(rope_parameters={"sliding_attention": {"rope_type": "linear", "factor": 2.0}})
