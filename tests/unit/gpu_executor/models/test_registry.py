@@ -20,6 +20,7 @@ from tests.support.tiny_model import tiny_checkpoint
 MULTIPLIERS = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 8.0
 }  # fmt: skip
+SOFT_CAPS = {"attention_soft_cap": 1.5, "logit_soft_cap": 2.0}
 LENGTHS = [40, 17, 90, 1, 33]
 
 
@@ -38,6 +39,8 @@ def load(family: Any, dtype: torch.dtype, **options: Any) -> Model:
         ("qwen3", torch.float32, torch.float32, {}),
         ("mistral", torch.bfloat16, torch.bfloat16, {"sliding_window": 24}),
         ("phi3", torch.bfloat16, torch.float16, {"sliding_window": 24, "partial_rotary_factor": 0.75}),
+        ("gemma2", torch.bfloat16, torch.bfloat16, {"sliding_window": 24, **SOFT_CAPS}),
+        ("gemma3", torch.float32, torch.float16, {"sliding_window": 24, "sliding_window_pattern": 2}),
         ("granite", torch.float32, torch.float32, MULTIPLIERS),
         ("granite", torch.bfloat16, torch.bfloat16, MULTIPLIERS),
     ],
