@@ -15,7 +15,9 @@ from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights
+from pagewire.ipc.sampling_params import Sampling
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
+from tests.support.runner import Row, RunnerDriver, make_runner
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
 NUM_TOKENS = 150  # beyond every window and every original rotary length below
@@ -168,3 +170,24 @@ def test_window_that_the_configuration_switches_off_is_no_window(tmp_path: Path)
     windowed = relative_error(directory, directory)
     (directory / "config.json").write_text(json.dumps(config | {"use_sliding_window": False}))
     assert max(windowed, relative_error(directory, directory)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize("kernels", ["reference"])
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("gemma2", {"sliding_window": 12, **CAPS}),
+        ("gemma3", {"sliding_window": 12, "sliding_window_pattern": 2, "rope_theta": 1e6}),
+    ],
+)
+def test_greedy_tokens_are_those_of_transformers(family: Any, options: dict[str, Any], kernels: str) -> None:
+    directory = tiny_checkpoint(family, num_layers=4, **options)
+    row = Row(row_id=1, prompt=list(range(30, 60)), sampling=Sampling(temperature=0.0), block_table=list(range(40)))
+    RunnerDriver(make_runner(directory, kernels=kernels)).run([row], num_tokens=60, chunk=7)
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    with torch.inference_mode():
+        logits = theirs(torch.tensor([row.prompt + row.tokens])).logits[0]
+    num_drawable = load_model_config(directory).tokenizer_size
+    expected = logits[len(row.prompt) - 1 : -1, :num_drawable].argmax(dim=-1)
+    assert row.tokens == expected.tolist()
+    assert len(set(row.tokens)) > 10
