@@ -88,6 +88,19 @@ class JSONReader:
             raise self.missing(key)
         return value
 
+    def get_positive_floats(self, key: str) -> tuple[float, ...] | None:
+        """Return a list of finite numbers above zero, None if absent."""
+        values = self.data.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list):
+            raise self.fault(key, f"must be a list of numbers, is {values!r}")
+        for value in values:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 < value < math.inf:
+                raise self.fault(key, f"must be a list of numbers above 0, has {value!r}")
+        return tuple(float(value) for value in values)
+
     def get_bool(self, key: str, default: bool) -> bool:
         """Return a truth value, `default` if absent."""
         value = self.data.get(key)

@@ -45,6 +45,8 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     frequency_factors: tuple[float, ...] = ()  # llama3 as GGUF states it
     short_factors: tuple[float, ...] = ()  # longrope: divisors of the frequencies within original_max_position
     long_factors: tuple[float, ...] = ()  # longrope: the same where a context may be longer
+    short_attention_factor: float | None = None  # longrope: beside short_factors, in place of attention_factor
+    long_attention_factor: float | None = None  # longrope: beside long_factors
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

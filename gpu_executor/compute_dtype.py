@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.quantization.describe import describe_quantization
 from pagewire.ipc.errors import ConfigError
 
 from .kernels.ops import Ops
@@ -118,12 +119,13 @@ def compute_dtype(weight_dtype: torch.dtype | None, ops: Ops) -> torch.dtype:
 def describe_dtypes(weight_dtype: torch.dtype | None, config: ModelConfig, ops: Ops) -> str:
     """Return what the model computes in, for people, and what its weights are stored in if that is something else."""
     computed = dtype_name(compute_dtype(weight_dtype, ops))
-    stored = config.dtype if weight_dtype is None or _keeps_packed(config, ops) else dtype_name(weight_dtype)
+    if config.quantization is not None:
+        stored = describe_quantization(config.quantization)
+        is_kept = ops.keeps_quantized_weights
+        return f"{computed} with {stored} weights" if is_kept else f"{computed}, weights unpacked from {stored}"
+    is_packed = config.dtype == "quantized" and ops.keeps_quantized_weights
+    stored = config.dtype if weight_dtype is None or is_packed else dtype_name(weight_dtype)
     return computed if stored == computed else f"{computed} with {stored} weights"
-
-
-def _keeps_packed(config: ModelConfig, ops: Ops) -> bool:
-    return ops.keeps_quantized_weights and config.dtype == "quantized"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -129,12 +129,17 @@ def _load_model(plan: LoadPlan) -> Model:
             f"{device}: lower --max-model-len, give a smaller --dtype, serve a smaller model, or free memory."
         ) from exc
     share, memory = plan.config.cache.gpu_memory_utilization, plan.device.memory()
+
+    def check_size(num_bytes: int) -> None:
+        check_weights_fit(num_bytes, plan.dtypes, share, memory)
+        logger.info("weights: %.1f MB in memory; %s", num_bytes / 1e6, plan.dtypes)
+
     load_weights(
         model,
         plan.model,
         load_format=options.load_format,
         num_threads=plan.num_threads,
-        check_size=lambda size: check_weights_fit(size, plan.dtypes, share, memory),
+        check_size=check_size,
     )
     return model
 

@@ -23,7 +23,7 @@ from .step_in_flight import StepInFlight
 # Those that call no other op.
 _SMALL_OPS = (
     "embedding", "linear", "rms_norm", "add_rms_norm", "rotary", "store_kv", "paged_attention", "silu_and_mul",
-    "copy_blocks", "argmax", "draw", "logprobs",
+    "gelu_tanh_and_mul", "copy_blocks", "bound_logits", "argmax", "draw", "logprobs",
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from .formats.checkpoint_tensor import CheckpointTensor
 from .formats.dummy import dummy_tensors
 from .formats.gguf import iterate_gguf
 from .formats.quantized.assemble import assemble
+from .formats.quantized.rounded import round_dummies
 from .formats.safetensors import open_safetensors
 from .layers.weight_target import WeightTarget
 from .models.base import Model
@@ -35,7 +36,9 @@ from .models.base import Model
 logger = logging.getLogger(__name__)
 
 # Tensors that some checkpoints carry though the configuration says it all: tables of rotary frequencies.
-_REDUNDANT = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
+_REDUNDANT = re.compile(
+    r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq|(rope_freqs|rope_factors_(long|short))\.weight"
+)
 # How many names an error lists before it only counts.
 _MAX_NAMED = 5
 # Reading is bound by memory long before all cores of a large machine are busy with it.
@@ -107,7 +110,10 @@ def _dummy_checkpoint(model: Model, config: ModelConfig) -> list[CheckpointTenso
             "out, or name a directory with a config.json.",
             param="load_format",
         )
-    return dummy_tensors(((target.name, target.shape) for target in model.weight_targets()), dtype)
+    tensors = dummy_tensors(((target.name, target.shape) for target in model.weight_targets()), dtype)
+    if config.quantization is None:
+        return tensors
+    return round_dummies(tensors, config.quantization, model.linear_modules(), config.model_path)
 
 
 def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor]) -> list[_Match]:

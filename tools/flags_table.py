@@ -19,6 +19,7 @@ from pagewire.frontend.bench.offline.config import (
     BenchThroughputConfig,
 )
 from pagewire.frontend.cli.flags import Flag, bench_flags, bench_serve_flags, engine_flags, listen_flags, server_flags
+from pagewire.frontend.quantize.config import QuantizeConfig
 from tools.file_sizes import ROOT
 
 BEGIN, END = "<!-- flags: begin (made by python -m tools.flags_table) -->", "<!-- flags: end -->"
@@ -27,7 +28,8 @@ OFFLINE_BEGIN, OFFLINE_END = (
     BEGIN.replace("flags:", "offline bench flags:"),
     END.replace("flags:", "offline bench flags:"),
 )
-DOCUMENTS = ("docs/cli.md", "docs/benchmarking.md", "README.md")
+QUANTIZE_BEGIN, QUANTIZE_END = BEGIN.replace("flags:", "quantize flags:"), END.replace("flags:", "quantize flags:")
+DOCUMENTS = ("docs/cli.md", "docs/benchmarking.md", "docs/quantization.md", "README.md")
 
 
 def flags_table(all_flags: Iterable[Flag]) -> str:
@@ -40,7 +42,7 @@ def flags_table(all_flags: Iterable[Flag]) -> str:
 
 
 def _row(flag: Flag) -> str:
-    name = f"`{flag.name}`" + (f", `--no-{flag.name.removeprefix('--')}`" if flag.is_switch else "")
+    name = f"`{flag.name}`" + (f", `{flag.opposite}`" if flag.is_switch else "")
     default = f"`{flag.shown_default}`" if flag.shown_default else ""
     return f"| {name} | {default} | {flag.description.replace('|', chr(92) + '|')} |"
 
@@ -49,7 +51,8 @@ def with_table(text: str) -> str:
     """Return the document with its tables current; a document without the marks is returned as it is."""
     text = _with_part(text, BEGIN, END, [*engine_flags(), *server_flags(), *listen_flags()])
     text = _with_part(text, BENCH_BEGIN, BENCH_END, bench_serve_flags())
-    return _with_part(text, OFFLINE_BEGIN, OFFLINE_END, _offline_bench_flags())
+    text = _with_part(text, OFFLINE_BEGIN, OFFLINE_END, _offline_bench_flags())
+    return _with_part(text, QUANTIZE_BEGIN, QUANTIZE_END, bench_flags(QuantizeConfig))
 
 
 def _offline_bench_flags() -> list[Flag]:

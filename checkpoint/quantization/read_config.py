@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..json_reader import JSONReader
+from .compressed_tensors_config import read_compressed_tensors
+from .fp8_config import read_fp8
 from .quantization_config import QuantizationConfig
 
 # By quant_method; each reads its own keys.
-_READERS: dict[str, Callable[[JSONReader], QuantizationConfig]] = {}
+_READERS: dict[str, Callable[[JSONReader], QuantizationConfig]] = {
+    "compressed-tensors": read_compressed_tensors,
+    "fp8": read_fp8,
+}
 
 
 def read_quantization(config: JSONReader) -> QuantizationConfig | None:

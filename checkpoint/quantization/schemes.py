@@ -65,11 +65,13 @@ class Int8Scheme(_Scheme, frozen=True, kw_only=True):
         group_size: input channels that share a scale; None: a row, or (by the shape of the scales) the whole matrix.
         is_symmetric: there are no zero points.
         has_static_activations: the checkpoint holds an `input_scale` too.
+        has_permutation: channels are given to groups by a `weight_g_idx`.
     """
 
     group_size: int | None
     is_symmetric: bool
     has_static_activations: bool = False
+    has_permutation: bool = False
 
 
 class PackedIntScheme(_Scheme, frozen=True, kw_only=True):

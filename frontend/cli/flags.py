@@ -23,7 +23,13 @@ from ..bench.serving.config import BenchServeConfig
 from .refused import CHOICE_ALIASES, REFUSED_CHOICES
 from .values import Choice, Number, Text, WholeNumber
 
-_SHORT_FLAGS = {"tensor_parallel_size": ["-tp", "--tp"], "pipeline_parallel_size": ["-pp", "--pp"]}
+_SHORT_FLAGS = {
+    "tensor_parallel_size": ["-tp", "--tp"],
+    "pipeline_parallel_size": ["-pp", "--pp"],
+    "quantization": ["-q"],
+}
+# Switches whose opposite has a name of its own.
+_OPPOSITES = {"symmetric": "--asymmetric"}
 _ENVIRONMENT = {
     ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
     ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
@@ -73,6 +79,11 @@ class Flag:
         return isinstance(self.type_info, inspect.BoolType)
 
     @property
+    def opposite(self) -> str:
+        """A switch's other side as it is typed."""
+        return _OPPOSITES.get(self.field, f"--no-{self.name.removeprefix('--')}")
+
+    @property
     def shown_default(self) -> str:
         """The default as help texts show it; empty where the description says what happens."""
         if self.default is None or self.default == () or self.default is msgspec.NODEFAULT:
@@ -91,7 +102,7 @@ class FlagOption(click.Option):
         self.flag = flag
         names = [flag.name, *_SHORT_FLAGS.get(flag.field, ())]
         if flag.is_switch:
-            names = [f"{flag.name}/--no-{flag.name.removeprefix('--')}"]
+            names = [f"{flag.name}/{flag.opposite}"]
         help_text = flag.description + (f"  [default: {flag.shown_default}]" if flag.shown_default else "")
         is_required = flag.default is msgspec.NODEFAULT
         # click takes None for a value: with it as the default, nothing would ever be missing.
@@ -168,7 +179,7 @@ def spelled_out(flags: Iterable[Flag], given: Mapping[str, object]) -> list[str]
         if value is None:
             continue
         if isinstance(value, bool):
-            arguments.append(flag.name if value else f"--no-{flag.name.removeprefix('--')}")
+            arguments.append(flag.name if value else flag.opposite)
         elif isinstance(value, tuple):
             arguments += [part for each in value for part in (flag.name, str(each))]
         else:

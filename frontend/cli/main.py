@@ -29,6 +29,7 @@ from .flags import (
 )
 from .keys import keys_command
 from .model import model_argument, values_with_model
+from .quantize import quantize_command
 from .refused import explain_unknown_command
 
 USAGE_ERROR = 2
@@ -95,7 +96,14 @@ def _program(launcher: Launcher | None) -> click.Group:
     return CommandGroup(
         "pagewire",
         "Serve large language models over HTTP and ZeroMQ, on small machines and large ones.",
-        [_serve_command(launch), _engine_command(launch), bench_command(), estimate_command(), keys_command()],
+        [
+            _serve_command(launch),
+            _engine_command(launch),
+            quantize_command(),
+            bench_command(),
+            estimate_command(),
+            keys_command(),
+        ],
         explain=explain_unknown_command,
         elsewhere={flag.name: "pagewire serve" for flag in [*engine_flags(), *server_flags()]},
     )

@@ -166,6 +166,8 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
         "openai is for any server with OpenAI's API",
     )
     | dict.fromkeys(("openai-audio", "openai-embeddings", "vllm-rerank"), "it measures streams of text"),
+    "to": dict.fromkeys(("awq", "smoothquant"), "it takes samples of text")
+    | dict.fromkeys(("int2", "int3", "int5", "int6", "nf4", "nvfp4", "mxfp4", "fp4"), "there is no layout for it"),
     "dataset_name": dict.fromkeys(
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
         "there is no reader for it",
@@ -179,6 +181,7 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "device": {"gpu": "cuda", "rocm": "cuda", "hip": "cuda"},
     "attention_backend": {"triton_attn": "triton", "flash-attn": "flash_attn"},
     "log_level": {"warn": "warning"},
+    "to": {"w4a16": "int4", "w8a16": "int8", "4bit": "int4", "8bit": "int8", "fp8_e4m3": "fp8"},
     "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),
 }
 

@@ -45,6 +45,9 @@ class TokenType(enum.IntEnum):
     BYTE = 6
 
 
+# Of Phi-3's whole tokens, all but these take the whitespace after them along, as its tokenizer.json says and GGUF
+# doesn't. Its chat template breaks the line after each.
+_KEEPING_WHITESPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 _FOUND_WHOLE = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
 
 
@@ -74,12 +77,18 @@ class _Vocabulary:
                 f"{self.path}: tokenizer.ggml.{name} has {len(values)} entries for {len(self.tokens)} tokens"
             )
 
-    def added_tokens(self) -> Iterable[AddedToken]:
-        """Yield the tokens that are found whole in a text, in the order of their ids."""
+    def added_tokens(self, *, take_whitespace: bool = False) -> Iterable[AddedToken]:
+        """Yield the tokens that are found whole in a text, in the order of their ids.
+
+        Args:
+            take_whitespace: the whitespace after most of them belongs to them, as in Phi-3.
+        """
         roles = {self.ids[token] for token in self.special_tokens.values()}
         for token_id in sorted(roles.union(*(self._ids_of(token_type) for token_type in _FOUND_WHOLE))):
             is_special = self.types[token_id] != TokenType.USER_DEFINED or token_id in roles
-            yield AddedToken(self.tokens[token_id], normalized=False, special=is_special)
+            token = self.tokens[token_id]
+            takes_whitespace = take_whitespace and token not in _KEEPING_WHITESPACE
+            yield AddedToken(token, normalized=False, special=is_special, rstrip=takes_whitespace)
 
     def _ids_of(self, token_type: TokenType) -> list[int]:
         number = int(token_type)  # comparing enum members costs more than all the rest of the scan
@@ -103,7 +112,7 @@ def read_gguf(path: Path) -> tuple[Tokenizer, TokenizerFacts]:
     with GGUFFile(path) as file:
         vocabulary = _Vocabulary(file)
         model = file.require_str("tokenizer.ggml.model")
-        adds_space = False
+        adds_space = takes_whitespace = False
         match model:
             case "gpt2":
                 rule = _split_rule(file)
@@ -112,13 +121,14 @@ def read_gguf(path: Path) -> tuple[Tokenizer, TokenizerFacts]:
             case "llama":
                 adds_space = bool(file.get_bool("tokenizer.ggml.add_space_prefix", default=True))
                 add_bos = True
+                takes_whitespace = file.get_str("general.architecture") == "phi3"
                 tokenizer = _sentencepiece(file, vocabulary, adds_space=adds_space)
             case _:
                 raise ConfigError(
                     f"{path}: tokenizer.ggml.model is {model!r}; the kinds known are 'gpt2' (byte-level BPE) and "
                     "'llama' (SentencePiece). Serve the model from its Hugging Face directory instead"
                 )
-        tokenizer.add_tokens(list(vocabulary.added_tokens()))
+        tokenizer.add_tokens(list(vocabulary.added_tokens(take_whitespace=takes_whitespace)))
         _add_text_borders(
             tokenizer,
             bos=vocabulary.special_tokens.get("bos_token")

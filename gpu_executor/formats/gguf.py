@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _CHUNK_VALUES = 1 << 17
 _FLOAT_DTYPES = {GGMLType.F32: torch.float32, GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
 # ggml rotates neighbouring channels for these, so the converter interleaved the two halves of each query and key head.
-_INTERLEAVED_ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
+_INTERLEAVED_ARCHITECTURES = frozenset({"GraniteForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"})
 
 
 def iterate_gguf(file: GGUFFile, config: ModelConfig) -> Iterator[CheckpointTensor]:
@@ -41,7 +41,7 @@ def iterate_gguf(file: GGUFFile, config: ModelConfig) -> Iterator[CheckpointTens
         config: the model, for the order of query and key rows.
     """
     for tensor in file.tensors.values():
-        name = canonical_name(tensor.name) or tensor.name
+        name = canonical_name(tensor.name, config.architecture) or tensor.name
         yield GGUFCheckpointTensor(file, tensor, name, _row_order(name, tensor.shape[0], config))
 
 

@@ -18,6 +18,8 @@ Activation = Literal["silu", "gelu_tanh"]
 
 # Input channels that share a scale; 8-bit weights may halve it.
 GROUP_SIZE = 32
+# Rows and input channels of a tile of fp8 weights that share a scale, where neither a row nor the whole matrix does.
+FP8_TILE = 128
 
 
 class LinearWeight(ABC):

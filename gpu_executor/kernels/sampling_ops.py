@@ -8,11 +8,28 @@ from torch import Tensor
 
 from .draws import DrawRow, RowLogprobs
 from .reference import draws as reference_draws
+from .reference import logits as reference_logits
 from .reference import logprobs as reference_logprobs
 
 
 class SamplingOps:
     """What the sampler asks of a backend."""
+
+    def bound_logits(self, logits: Tensor, scale: float, soft_cap: float | None, out: Tensor | None = None) -> Tensor:
+        """Scale logits and bound them, in float32: soft_cap * tanh(scale * logit / soft_cap).
+
+        Args:
+            logits: [num_rows, vocab_size], any float dtype, as the output layer's product gives them.
+            scale: factor of each.
+            soft_cap: bound of their magnitudes after that; None: unbounded.
+            out: like `logits`, float32, contiguous; written. None: a new tensor.
+
+        Returns:
+            `out`, or the new tensor.
+
+        Source: Gemma 2, Gemma Team 2024 (arXiv 2408.00118), for the bound.
+        """
+        return reference_logits.bound_logits(logits, scale, soft_cap, out)
 
     def argmax(self, row: Tensor) -> tuple[float, int]:
         """Return the largest of a row, [size] float32, and the lowest index that has it."""

@@ -85,28 +85,25 @@ class OutputLayer:
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32, written to `out` if it is given."""
         logits = self._context.quant_method.apply(self.weight, hidden)
-        logits = logits.float() if out is None else out.copy_(logits)
-        return self._finish(logits)
+        if self._is_bounded:
+            return self._bound(logits, out)
+        return logits.float() if out is None else out.copy_(logits)
 
     def choose(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
         """Find each row's best token; see `Ops.output_layer`."""
         rows = self._context.ops.output_layer(hidden, self.weight, num_drawable, kept_rows)
-        if self._scale == 1.0 and self._soft_cap is None:
+        if not self._is_bounded:
             return rows
         # Scale and bound keep the order of a row's logits, and so its best token.
         return OutputRows(
-            best_values=self._finish(torch.tensor(rows.best_values)).tolist(),
+            best_values=self._bound(torch.tensor(rows.best_values)).tolist(),
             best_ids=rows.best_ids,
-            logits=None if rows.logits is None else self._finish(rows.logits),
+            logits=None if rows.logits is None else self._bound(rows.logits),
         )
 
-    def _finish(self, logits: Tensor) -> Tensor:
-        """Scale and bound logits in place."""
-        if self._scale != 1.0:
-            logits *= self._scale
-        if self._soft_cap is not None:
-            # tanh(x) = 1 - 2 / (1 + exp(2x)), by torch.exp: torch's tanh may give a number other bits where a vector
-            # loop ends, which other rows of the step decide.
-            logits.mul_(2.0 / self._soft_cap).exp_().add_(1.0).reciprocal_().mul_(-2.0 * self._soft_cap)
-            logits += self._soft_cap
-        return logits
+    @property
+    def _is_bounded(self) -> bool:
+        return self._scale != 1.0 or self._soft_cap is not None
+
+    def _bound(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        return self._context.ops.bound_logits(logits, self._scale, self._soft_cap, out)

@@ -24,7 +24,8 @@ def build_rotary_table(
 
     Args:
         config: theta, rotary_dim and scaling.
-        max_model_len: the longest context that the engine serves; dynamic scaling stretches to it.
+        max_model_len: the longest context that the engine serves; dynamic scaling stretches to it, and longrope has
+            its long factors apply if it exceeds the trained length.
         device: where the table goes.
         kind: of the layers that use it; those of a window may have a theta of their own, without scaling.
 
@@ -55,7 +56,10 @@ def _frequencies(config: ModelConfig, max_model_len: int) -> tuple[Tensor, float
             return _llama3_frequencies(_plain_frequencies(base, dim), scaling), 1.0
         case "yarn":
             return _yarn_frequencies(base, dim, scaling), _yarn_attention_factor(scaling)
-    raise ConfigError(f"rotary scaling {scaling.kind!r} is unknown: known are linear, dynamic, llama3 and yarn")
+        case "longrope":
+            return _longrope_frequencies(base, dim, scaling, is_long=max_model_len > scaling.original_max_position)
+    known = "linear, dynamic, llama3, yarn and longrope"
+    raise ConfigError(f"rotary scaling {scaling.kind!r} is unknown: known are {known}")
 
 
 def _plain_frequencies(base: float, dim: int) -> Tensor:
@@ -117,3 +121,27 @@ def _yarn_attention_factor(scaling: RopeScaling) -> float:
 
 def _yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope_frequencies(base: float, dim: int, scaling: RopeScaling, *, is_long: bool) -> tuple[Tensor, float]:
+    """Each frequency is divided by a factor of its own, of one of two lists that were searched for.
+
+    Which list holds is decided by what is served: a request's first tokens must not rotate otherwise once it has grown
+    beyond the trained length, as their keys are cached by then.
+
+    Source: LongRoPE, Ding et al. 2024 (arXiv 2402.13753).
+    """
+    factors = scaling.long_factors if is_long else scaling.short_factors
+    attention_factor = scaling.long_attention_factor if is_long else scaling.short_attention_factor
+    if attention_factor is None:
+        attention_factor = scaling.attention_factor
+    if attention_factor is None:
+        attention_factor = _longrope_attention_factor(scaling)
+    exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+    return 1.0 / (torch.tensor(factors, dtype=torch.float32) * base**exponents), attention_factor
+
+
+def _longrope_attention_factor(scaling: RopeScaling) -> float:
+    if scaling.factor <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(scaling.factor) / math.log(scaling.original_max_position))

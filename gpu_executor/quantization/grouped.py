@@ -1,7 +1,8 @@
 """The grouped method: matrices as near to their stored form as the canonical layouts are.
 
-Blocks of 4 and 8 bits stay blocks of 4 and 8 bits, 16-bit matrices 16-bit ones. A fused weight whose shards are stored
-alike is one matrix; shards of different forms (some files keep the value projection in more bits) are stacked.
+Blocks of 4 and 8 bits stay blocks of 4 and 8 bits, fp8 numbers fp8 numbers, 16-bit matrices 16-bit ones. A fused weight
+whose shards are stored alike is one matrix; shards of different forms (some files keep the value projection in more
+bits) are stacked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..formats.checkpoint_tensor import CheckpointTensor
-from ..kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from ..kernels.layouts import DenseWeight, Fp8Weight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 from ..kernels.ops import Ops
 from .base import LinearShape, QuantMethod, WeightLoader
 
@@ -53,7 +54,7 @@ def stack_rows(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWei
     """Return one weight of the rows of all shards, neighbours of the same layout joined.
 
     Args:
-        shards: dense and grouped weights without biases, of the same in_features.
+        shards: dense, grouped and fp8 weights without biases, of the same in_features.
         bias: [rows of all shards] float32, or None.
     """
     parts: list[LinearWeight] = []
@@ -75,6 +76,10 @@ def _layout_of(weight: LinearWeight) -> tuple[object, ...]:
             return (Int4Weight, _order_of(weight.permutation))
         case Int8Weight():
             return (Int8Weight, weight.group_size, weight.minimum is None, _order_of(weight.permutation))
+        case Fp8Weight() if weight.tile_columns < weight.in_features:
+            # A tile's rows are counted from the first row on: a shard that ends within a tile can't be followed.
+            ends_within = weight.out_features % weight.tile_rows != 0
+            return (Fp8Weight, weight.tile_rows, weight.tile_columns, id(weight) if ends_within else None)
     return (type(weight),)
 
 
@@ -106,7 +111,19 @@ def _join(shards: Sequence[LinearWeight], bias: Tensor | None) -> LinearWeight:
                 bias=bias,
                 permutation=first.permutation,
             )
+        case Fp8Weight() as first:
+            return _join_fp8(first, [shard for shard in shards if isinstance(shard, Fp8Weight)], bias)
     raise TypeError(f"a checkpoint tensor is never read as a {type(shards[0]).__name__}")
+
+
+def _join_fp8(first: Fp8Weight, shards: list[Fp8Weight], bias: Tensor | None) -> Fp8Weight:
+    """Join tile by tile; where a shard's rows share one scale, each row gets it."""
+    codes = _cat([shard.codes.view(torch.uint8) for shard in shards]).view(first.codes.dtype)
+    if len(shards) == 1 or first.tile_columns < first.in_features:
+        scale = _cat([shard.scale for shard in shards])
+        return Fp8Weight(codes, scale, first.tile_rows, first.tile_columns, bias)
+    scales = [shard.scale.repeat_interleave(shard.tile_rows, dim=0)[: shard.out_features] for shard in shards]
+    return Fp8Weight(codes, _cat(scales), 1, first.tile_columns, bias)
 
 
 def _cat(parts: list[Tensor]) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pagewire.ipc.outputs import TokenLogprobs
 from tests.support.builders import build_driver
 from tests.support.engine_driver import EngineDriver, Transcript
@@ -18,8 +20,10 @@ class ModelDriver(EngineDriver):
         """See `EngineDriver`."""
 
 
-def build_model_driver(*, num_blocks: int = 64, max_model_len: int = 44, **options: object) -> ModelDriver:
-    """Return an engine over a runner; `options` are those of `build_driver`."""
+def build_model_driver(
+    *, num_blocks: int = 64, max_model_len: int = 44, checkpoint: Path | None = None, **options: object
+) -> ModelDriver:
+    """Return an engine over a runner; `options` are those of `build_driver`. None: the checkpoint is a llama's."""
     driver = build_driver(
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
@@ -28,7 +32,7 @@ def build_model_driver(*, num_blocks: int = 64, max_model_len: int = 44, **optio
         **options,  # type: ignore[arg-type]
     )
     # Its whole pool is NaN: whatever reads a slot that was not written for it shows.
-    runner = make_runner(tiny_checkpoint(), num_blocks=num_blocks)
+    runner = make_runner(checkpoint or tiny_checkpoint(), num_blocks=num_blocks)
     return ModelDriver(driver.engine, runner, max_model_len=max_model_len)  # type: ignore[arg-type]
 
 

@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.weights import random_fp8, random_int4, random_int8
+from tests.support.weights import random_fp8, random_int4, random_int8, with_large_groups
 
 _WEIGHTS = {
     "int4": random_int4(70, 200),
+    "int4-64": with_large_groups(random_int4(70, 200), 64),
+    "int4-128": with_large_groups(random_int4(70, 300), 128),
     "int8": random_int8(70, 160),
+    "int8-row": with_large_groups(random_int8(70, 160), 160),
     "int8-half-minimum": random_int8(70, 96, 16, has_minimum=True),
     "fp8-row": random_fp8(70, 150, 1, 150),
     "fp8-tiles": random_fp8(140, 300, 128, 128),

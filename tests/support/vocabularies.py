@@ -96,9 +96,9 @@ def train_sentencepiece(*, add_dummy_prefix: bool = True) -> sentencepiece.Sente
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
-def write_gguf(path: Path, metadata: dict[str, object]) -> Path:
+def write_gguf(path: Path, metadata: dict[str, object], architecture: str = "llama") -> Path:
     """Write a GGUF file without tensors, of `metadata` as the gguf package spells types."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
         match value:
             case bool():

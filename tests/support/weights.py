@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
 from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE, DenseWeight, Fp8Weight, Int4Weight, Int8Weight
+
+Grouped = TypeVar("Grouped", Int4Weight, Int8Weight)
 
 
 def random_dense(
@@ -62,8 +65,19 @@ def random_fp8(
     return Fp8Weight((codes | signs).view(torch.float8_e4m3fn), scale, tile_rows, tile_columns, bias)
 
 
-def permuted(weight: Int4Weight | Int8Weight, *, seed: int = 0) -> Int4Weight | Int8Weight:
-    """The same columns, said to multiply other input channels."""
+def with_large_groups(weight: Grouped, group_size: int) -> Grouped:
+    """The weight with the scales (and minima) of the first of its groups in each run of `group_size` channels."""
+    repeats = group_size // (weight.group_size if isinstance(weight, Int8Weight) else GROUP_SIZE)
+
+    def repeated(numbers: torch.Tensor) -> torch.Tensor:
+        return numbers[:, ::repeats].repeat_interleave(repeats, dim=1)[:, : numbers.shape[1]].contiguous()
+
+    minimum = None if weight.minimum is None else repeated(weight.minimum)
+    return replace(weight, scale=repeated(weight.scale), minimum=minimum)
+
+
+def permuted(weight: Grouped, seed: int = 0) -> Grouped:
+    """The weight with its columns multiplying input channels in a random order."""
     order = torch.randperm(weight.in_features, generator=torch.Generator().manual_seed(seed))
     return replace(weight, permutation=order.to(torch.int32))
 

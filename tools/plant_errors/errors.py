@@ -116,8 +116,9 @@ ERRORS: tuple[PlantedError, ...] = (
         ("channels that don't turn are not copied", "if HEAD_DIM > 2 * HALF:", "if False:"),
     ),
     *_slips(
-        "silu_and_mul",
-        ("the gate is linear", "gate / (1.0 + tl.exp(-gate)) * up", "gate * up"),
+        "activation",
+        ("the gate is linear", "gate / (1.0 + tl.exp(-exponent)) * up", "gate * up"),
+        ("the cube is forgotten", "gate * (1.0 + 0.044715 * gate * gate)", "gate"),
         ("another row is read", "row * (2 * SIZE)", "row * SIZE"),
     ),
     *_slips(
@@ -134,9 +135,24 @@ ERRORS: tuple[PlantedError, ...] = (
         ("all splits multiply the first channels", "first_unit * padded_rows * WIDTH", "0 * first_unit"),
         ("the last step of a split is left out", "range(first_step, last_step)", "range(first_step, last_step - 1)"),
         ("channels beyond the last are read", "(channel + word < in_features)", "(channel + word < in_features + 1)"),
-        ("tiles are added unscaled", "total += partial * tl.load(scale_tile)[:, None]", "total += partial"),
+        ("tiles are added unscaled", " * step_scales[:, None] if IS_FLOAT and IS_STEPWISE else partial", ""),
+        ("a split begins with the first step's scales", "first_step.to(tl.int64) * padded_rows", "0 * first_step"),
         ("the scale of rows is forgotten", "total *= tl.load(scale_tile)[:, None]", "pass"),
         ("the bias is forgotten", "total += tl.load(bias + n, mask=is_real, other=0.0)[:, None]", "pass"),
+    ),
+    *_slips(
+        "products",
+        ("activations are not brought into order", "x if wanted is None else x.index_select(1, wanted)", "x"),
+        ("a permutation goes on to the parts behind it", "if wanted is not permutation:", "if wanted is not None:"),
+    ),
+    *_slips(
+        "packed_weight",
+        (
+            "groups that differ are taken for alike",
+            "if torch.equal(entries, first.expand_as(entries)) else None",
+            "",
+        ),
+        tests="test_quantized_matmul",
     ),
     *_slips(
         "split_sum",
@@ -152,11 +168,12 @@ ERRORS: tuple[PlantedError, ...] = (
     *_slips(
         "dequantize",
         ("the first row is always the matrix's", "unit * padded_rows + first_row + n", "unit * padded_rows + n"),
-        ("the first tile's scale is taken for all", "first_channel // tile_channels * padded_rows", "0 * padded_rows"),
+        ("the first tile's scale is taken for all", "first_channel // scale_channels * padded_rows", "0 * padded_rows"),
     ),
     *_slips(
         "embedding",
-        ("the first tile's scale is taken for all", "first_channel // tile_channels * padded_rows", "0 * unit"),
+        ("the first tile's scale is taken for all", "first_channel // scale_channels * padded_rows", "0 * unit"),
+        ("columns stay where they are packed", ".index_copy_(1, weight.permutation, out)", ".copy_(out)"),
         ("units beyond a program's first are left out", "tl.program_id(1).to(tl.int64) * BLOCK_UNITS", "0"),
     ),
     *_slips(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -31,13 +32,20 @@ _LAYER_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+_GEMMA_LAYER_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
@@ -72,14 +80,15 @@ def write_gguf(
     stored: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
         type_name = "F32"
+        shift = 1.0 if spec.is_gemma and name.endswith("norm.weight") else 0.0  # the converter adds what Gemma left off
         if weight.dim() > 1:
             special = embedding_quant if name in (EMBEDDING, OUTPUT) else value_quant if _is_value(name) else None
             type_name = special or quant
-        packed, stored[name] = _quantize(weight, type_name)
-        tensors[gguf_name(name)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
-    factors = _llama3_factors(spec)
-    if factors is not None:
-        tensors["rope_freqs.weight"] = factors, gguf.GGMLQuantizationType.F32
+        packed, restored = _quantize(weight + shift, type_name)
+        stored[name] = restored - shift
+        tensors[gguf_name(name, spec)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
+    for name, factors in _frequency_factors(spec).items():
+        tensors[name] = factors, gguf.GGMLQuantizationType.F32
     path.parent.mkdir(parents=True, exist_ok=True)
     arch = "llama" if spec.family == "mistral" else spec.family
     per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
@@ -95,13 +104,14 @@ def write_gguf(
     return stored
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, spec: TinyModelSpec) -> str:
     """Return the GGUF name of a tensor that is known by its Hugging Face name."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     _, _, layer, rest = name.split(".", 3)
     module, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+    names = _LAYER_NAMES | (_GEMMA_LAYER_NAMES if spec.is_gemma else {})
+    return f"blk.{layer}.{names[module]}.{kind}"
 
 
 def _is_value(name: str) -> bool:
@@ -117,13 +127,13 @@ def _quantize(weight: torch.Tensor, type_name: str) -> tuple[NDArray[np.generic]
 
 
 def _in_ggml_order(spec: TinyModelSpec, name: str, packed: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Reorder the rows of the query and key projections of the llama architecture.
+    """Reorder the rows of the query and key projections of the llama and granite architectures.
 
     ggml rotates neighbouring channels there (2i, 2i + 1), Hugging Face channels half a head apart
     (i, i + head_dim / 2).
     """
     is_query, is_key = ".q_proj." in name, ".k_proj." in name
-    if spec.family not in ("llama", "mistral") or not (is_query or is_key):
+    if spec.family not in ("granite", "llama", "mistral") or not (is_query or is_key):
         return packed
     heads = spec.num_heads if is_query else spec.num_kv_heads
     by_halves = packed.reshape(heads, 2, spec.head_dim // 2, *packed.shape[1:])
@@ -141,13 +151,36 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(spec.rms_norm_eps)
-    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_dimension_count(spec.rotary_dim)
     writer.add_rope_freq_base(spec.rope_theta)
     writer.add_vocab_size(spec.vocab_size)
     if spec.sliding_window is not None and any(spec.sliding_layers):
         writer.add_sliding_window(spec.sliding_window)
-        if not all(spec.sliding_layers):
+        is_stated = spec.layer_types is not None or spec.sliding_window_pattern is not None or not spec.is_gemma
+        if is_stated and not all(spec.sliding_layers):
             writer.add_array(f"{arch}.attention.sliding_window_pattern", list(spec.sliding_layers))
+    if spec.family == "granite":
+        writer.add_embedding_scale(spec.embedding_multiplier)
+        writer.add_attention_scale(spec.attention_multiplier)
+        writer.add_residual_scale(spec.residual_multiplier)
+        writer.add_logit_scale(spec.logits_scaling)
+    if spec.is_gemma:
+        _add_gemma_metadata(writer, spec)
+    _add_rope_scaling(writer, spec)
+
+
+def _add_gemma_metadata(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
+    # That there is no window or no bound is not what an absent key says of gemma2.
+    if spec.sliding_window is None:
+        writer.add_sliding_window(0)
+    writer.add_final_logit_softcapping(spec.logit_soft_cap or 0.0)
+    if spec.family == "gemma2":
+        writer.add_attn_logit_softcapping(spec.attention_soft_cap or 0.0)
+    elif spec.local_rope_theta != 10_000.0:
+        writer.add_rope_freq_base_swa(spec.local_rope_theta)
+
+
+def _add_rope_scaling(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
     scaling = spec.rope_scaling or {}
     kind = scaling.get("rope_type", "default")
     if kind in ("linear", "yarn"):
@@ -155,8 +188,13 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
         writer.add_rope_scaling_factor(scaling["factor"])
         if kind == "yarn":
             writer.add_rope_scaling_orig_ctx_len(scaling.get("original_max_position_embeddings", spec.max_position))
+    elif kind == "longrope":  # converters of Phi-3 state no kind
+        original = scaling["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        factor = max(spec.max_position / original, 1)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     elif kind not in ("default", "llama3"):
-        raise ValueError(f"GGUF can't state the rotary scaling {kind!r}; it knows linear, yarn and llama3")
+        raise ValueError(f"GGUF can't state the rotary scaling {kind!r}; it knows linear, yarn, llama3 and longrope")
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
@@ -179,14 +217,22 @@ def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinyModelSpec) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _llama3_factors(spec: TinyModelSpec) -> NDArray[np.float32] | None:
-    """Return what each frequency is divided by, as the converter stores it for llama3 scaling.
+def _frequency_factors(spec: TinyModelSpec) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of what each frequency is divided by, as the converter stores them."""
+    scaling = spec.rope_scaling or {"rope_type": "default"}
+    match scaling["rope_type"]:
+        case "llama3":
+            return {"rope_freqs.weight": _llama3_factors(spec, scaling)}
+        case "longrope":
+            return {f"rope_factors_{k}.weight": np.array(scaling[f"{k}_factor"], np.float32) for k in ("long", "short")}
+    return {}
+
+
+def _llama3_factors(spec: TinyModelSpec, scaling: dict[str, Any]) -> NDArray[np.float32]:
+    """Return the divisors of llama3 scaling.
 
     Source: "rope_scaling" of Llama 3.1's reference code (apply_scaling).
     """
-    scaling = spec.rope_scaling
-    if scaling is None or scaling["rope_type"] != "llama3":
-        return None
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling["original_max_position_embeddings"]
     wavelengths = 2 * math.pi * spec.rope_theta ** (np.arange(0, spec.head_dim, 2) / spec.head_dim)

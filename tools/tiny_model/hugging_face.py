@@ -14,6 +14,7 @@ from tools.tiny_model.tokenizer import (
     BOS_TOKEN_ID,
     CHAT_TEMPLATE,
     END_OF_TEXT,
+    END_OF_TEXT_ID,
     END_OF_TURN,
     EOS_TOKEN_ID,
     START_OF_TURN,
@@ -47,7 +48,7 @@ def config_json(spec: TinyModelSpec) -> Json:
     """Return the content of config.json."""
     config: Json = {
         "architectures": [ARCHITECTURES[spec.family]],
-        "model_type": spec.family,
+        "model_type": "gemma3_text" if spec.family == "gemma3" else spec.family,
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.mlp_size,
@@ -55,7 +56,7 @@ def config_json(spec: TinyModelSpec) -> Json:
         "num_attention_heads": spec.num_heads,
         "num_key_value_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
-        "hidden_act": "silu",
+        **_activation_keys(spec),
         "max_position_embeddings": spec.max_position,
         "rms_norm_eps": spec.rms_norm_eps,
         "tie_word_embeddings": spec.tie_word_embeddings,
@@ -65,30 +66,56 @@ def config_json(spec: TinyModelSpec) -> Json:
         **_rope_keys(spec),
         **_window_keys(spec),
     }
-    if spec.family in ("llama", "qwen3"):
+    if spec.is_gemma or spec.family in ("granite", "llama", "qwen3"):
         config["attention_bias"] = spec.attention_bias
-    if spec.family == "llama":
+    if spec.family in ("granite", "llama"):
         config["mlp_bias"] = spec.mlp_bias
+    if spec.family == "granite":
+        names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+        config |= {name: getattr(spec, name) for name in names}
+    if spec.is_gemma:
+        config["query_pre_attn_scalar"] = spec.query_pre_attn_scalar or spec.head_dim
+        config["final_logit_softcapping"] = spec.logit_soft_cap
+        config["attn_logit_softcapping"] = spec.attention_soft_cap
+    if spec.family == "phi3":
+        config["pad_token_id"] = END_OF_TEXT_ID  # the family's default is beyond a small vocabulary
     return config
+
+
+def _activation_keys(spec: TinyModelSpec) -> Json:
+    return {"hidden_activation": "gelu_pytorch_tanh"} if spec.is_gemma else {"hidden_act": "silu"}
 
 
 def _rope_keys(spec: TinyModelSpec) -> Json:
     scaling = dict(spec.rope_scaling) if spec.rope_scaling else None
+    keys: Json = {}
+    if spec.family == "phi3":
+        keys["partial_rotary_factor"] = spec.partial_rotary_factor
+        if scaling is not None:  # Phi-3 states the trained length beside its scaling
+            keys["original_max_position_embeddings"] = scaling.pop("original_max_position_embeddings")
+    if spec.family == "gemma3":
+        if spec.rope_spelling == "rope_parameters":
+            full = {"rope_type": "default", "rope_theta": spec.rope_theta, **(scaling or {})}
+            sliding = {"rope_type": "default", "rope_theta": spec.local_rope_theta}
+            return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+        keys["rope_local_base_freq"] = spec.local_rope_theta
     if spec.rope_spelling == "rope_parameters":
-        return {"rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta, **(scaling or {})}}
+        return keys | {"rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta, **(scaling or {})}}
     if scaling is not None and spec.rope_spelling != "rope_type":
         kind = scaling["rope_type"] if spec.rope_spelling == "both" else scaling.pop("rope_type")
         scaling["type"] = kind
-    return {"rope_theta": spec.rope_theta, "rope_scaling": scaling}
+    return keys | {"rope_theta": spec.rope_theta, "rope_scaling": scaling}
 
 
 def _window_keys(spec: TinyModelSpec) -> Json:
     keys: Json = {}
-    if spec.family != "llama":
+    if spec.family not in ("granite", "llama"):
         keys["sliding_window"] = spec.sliding_window
     if spec.family in ("qwen2", "qwen3"):
         keys["use_sliding_window"] = spec.sliding_window is not None
         keys["max_window_layers"] = spec.max_window_layers
+    if spec.sliding_window_pattern is not None:
+        keys["sliding_window_pattern"] = spec.sliding_window_pattern
     if spec.layer_types is not None:
         keys["layer_types"] = list(spec.layer_types)
     return keys

@@ -8,6 +8,7 @@ from tools.tiny_model.spec import Family
 
 END_OF_TEXT, START_OF_TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = (END_OF_TEXT, START_OF_TURN, END_OF_TURN)  # ids 0, 1, 2
+END_OF_TEXT_ID = 0
 EOS_TOKEN_ID = 2
 BOS_TOKEN_ID = 1
 _MAX_TOKENS = 500  # fewer than the usual 512 rows: padding rows must never be sampled
@@ -20,7 +21,16 @@ CHAT_TEMPLATE = (
 )
 
 # The GGUF name of each pre-tokenizer, and Qwen's pattern as its tokenizer.json has it.
-PRE_TOKENIZERS: dict[Family, str] = {"llama": "smollm", "mistral": "smollm", "qwen2": "qwen2", "qwen3": "qwen2"}
+PRE_TOKENIZERS: dict[Family, str] = {
+    "gemma2": "smollm",
+    "gemma3": "smollm",
+    "granite": "refact",  # the same rule as smollm
+    "llama": "smollm",
+    "mistral": "smollm",
+    "phi3": "smollm",
+    "qwen2": "qwen2",
+    "qwen3": "qwen2",
+}
 _QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )

@@ -17,7 +17,8 @@ OUTPUT = "lm_head.weight"
 
 def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
     """Return fp32 weights, in the order in which a checkpoint lists them. Depends on the spec's shape and seed only."""
-    source = _Source(spec.seed)
+    # Gemma stores the weights of norms less 1.
+    source = _Source(spec.seed, norm_center=0.0 if spec.is_gemma else 1.0)
     hidden, heads, kv_heads, head_dim = spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim
     # The residual stream ends at unit size in the final norm, so rows of length 1 give logits of variance 1.
     weights = {EMBEDDING: source.matrix(spec.vocab_size, hidden)}
@@ -25,41 +26,49 @@ def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
         prefix = f"model.layers.{layer}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         weights[f"{prefix}.input_layernorm.weight"] = source.norm(hidden)
-        for name, rows in (("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)):
+        qkv_rows = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
+        for name, rows in ({"qkv": sum(qkv_rows.values())} if spec.has_fused_projections else qkv_rows).items():
             weights[f"{attention}.{name}_proj.weight"] = source.matrix(rows, hidden)
             if spec.has_qkv_bias:
                 weights[f"{attention}.{name}_proj.bias"] = source.bias(rows)
-        if spec.family == "qwen3":
+        if spec.has_qk_norm:
             weights[f"{attention}.q_norm.weight"] = source.norm(head_dim)
             weights[f"{attention}.k_norm.weight"] = source.norm(head_dim)
         weights[f"{attention}.o_proj.weight"] = source.matrix(hidden, heads * head_dim)
         if spec.has_output_bias:
             weights[f"{attention}.o_proj.bias"] = source.bias(hidden)
         weights[f"{prefix}.post_attention_layernorm.weight"] = source.norm(hidden)
-        for name, rows, columns in (
-            ("gate", spec.mlp_size, hidden),
-            ("up", spec.mlp_size, hidden),
-            ("down", hidden, spec.mlp_size),
-        ):
+        if spec.is_gemma:
+            weights[f"{prefix}.pre_feedforward_layernorm.weight"] = source.norm(hidden)
+        gate_up_rows = {"gate": spec.mlp_size, "up": spec.mlp_size}
+        if spec.has_fused_projections:
+            gate_up_rows = {"gate_up": 2 * spec.mlp_size}
+        shapes = [(name, rows, hidden) for name, rows in gate_up_rows.items()]
+        for name, rows, columns in (*shapes, ("down", hidden, spec.mlp_size)):
             weights[f"{mlp}.{name}_proj.weight"] = source.matrix(rows, columns)
             if spec.has_mlp_bias:
                 weights[f"{mlp}.{name}_proj.bias"] = source.bias(rows)
+        if spec.is_gemma:
+            weights[f"{prefix}.post_feedforward_layernorm.weight"] = source.norm(hidden)
     weights["model.norm.weight"] = source.norm(hidden)
     if not spec.tie_word_embeddings:
         weights[OUTPUT] = source.matrix(spec.vocab_size, hidden)
+    # Logits are divided by this.
+    weights[EMBEDDING if spec.tie_word_embeddings else OUTPUT] *= spec.logits_scaling
     return weights
 
 
 class _Source:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, norm_center: float) -> None:
+        self._norm_center = norm_center
         self._generator = torch.Generator().manual_seed(seed)
 
     def matrix(self, rows: int, columns: int) -> torch.Tensor:
         return torch.randn(rows, columns, generator=self._generator) / math.sqrt(columns)
 
     def norm(self, size: int) -> torch.Tensor:
-        # Away from 1, so that a norm that is left out or applied twice changes the result.
-        return 1.0 + 0.2 * torch.randn(size, generator=self._generator)
+        # Away from the center, so that a norm that is left out or applied twice changes the result.
+        return self._norm_center + 0.2 * torch.randn(size, generator=self._generator)
 
     def bias(self, size: int) -> torch.Tensor:
         return 0.3 * torch.randn(size, generator=self._generator)

@@ -6,15 +6,24 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pagewire.checkpoint.quantization.quantization_config import QuantizationConfig
-from pagewire.checkpoint.quantization.schemes import Scheme
+from pagewire.checkpoint.quantization.schemes import Fp8Scheme, Int8Scheme, PackedIntScheme, RoundedScheme, Scheme
 from pagewire.ipc.errors import ConfigError
 
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
+from .fp8 import read_fp8
+from .int8 import read_int8
 from .module_parts import ModuleParts
+from .packed_int import read_packed_int
+from .rounded import read_rounded
 
 # The reader of each packing; Any: each takes its own scheme.
-_READERS: dict[type[Scheme], Callable[[ModuleParts, Any], CheckpointTensor]] = {}
+_READERS: dict[type[Scheme], Callable[[ModuleParts, Any], CheckpointTensor]] = {
+    Fp8Scheme: read_fp8,
+    Int8Scheme: read_int8,
+    PackedIntScheme: read_packed_int,
+    RoundedScheme: read_rounded,
+}
 # Names of tensors that only a quantized layer has, in any packing.
 _PACKED_NAMES = frozenset({"qweight", "qzeros", "scales", "weight_packed", "weight_scale", "weight_scale_inv"})
 

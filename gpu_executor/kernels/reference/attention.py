@@ -46,7 +46,7 @@ def _attend(
     queries = queries.unsqueeze(2).expand(*steps, channels).flatten(0, 2)
     scores = torch.bmm(queries, keys.transpose(1, 2)).view(*steps, KEY_STEP)
     if soft_cap is not None:
-        scores = scores.div_(soft_cap).tanh_().mul_(soft_cap)
+        scores = _bounded(scores, soft_cap)
     scores = scores.add_(group.mask)
     largest = scores.amax(dim=4).amax(dim=2)
     weights = scores.sub_(largest[:, :, None, :, None]).exp_()
@@ -57,6 +57,16 @@ def _attend(
         product = product + products[:, :, step]
         total = total + totals[:, :, step]
     return _untile(product[..., :head_dim] / total.unsqueeze(-1), shape, group)
+
+
+def _bounded(scores: Tensor, soft_cap: float) -> Tensor:
+    """Return soft_cap * tanh(scores / soft_cap), by tanh(x) = 1 - 2 / (1 + exp(2 x)).
+
+    torch's tanh may give a number other bits where a vector loop ends, which other tiles of the step decide; torch.exp
+    runs one path for all. In float64, as the difference leaves few bits of a small number.
+    """
+    exponentials = scores.double().mul_(2.0 / soft_cap).exp_()
+    return (soft_cap - 2.0 * soft_cap / exponentials.add_(1.0)).float()
 
 
 def _tile_queries(query: Tensor, shape: TileShape, group: TileGroup) -> Tensor:

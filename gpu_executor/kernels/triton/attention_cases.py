@@ -49,7 +49,7 @@ def decode_cases(row: LaunchRow) -> list[CompileCase]:
             _case(row, _Variant(fp8=E5M2)),
         ]
     cases = [_case(row, _Variant(_dtype(row), is_shared=True))]
-    if _is_for_128_channels(row):
+    if _is_for_16_bits(row):
         cases.append(_case(row, _Variant(has_window=True, has_soft_cap=True)))
     return cases
 
@@ -57,10 +57,12 @@ def decode_cases(row: LaunchRow) -> list[CompileCase]:
 def short_chunk_cases(row: LaunchRow) -> list[CompileCase]:
     """Return the compilations of a row for short chunks: of many requests, in one of them with shared splits."""
     cases = [] if "kv_bytes" in row.at_most else [_case(row, _Variant(_dtype(row), is_searched=True))]
+    everything = _Variant(has_window=True, has_soft_cap=True, is_searched=True, is_shared=True)
+    if _is_for_16_bits(row) and not _is_for_128_channels(row):
+        cases.append(_case(row, everything))
     if _is_for_128_channels(row):
         # Where there is little shared memory, 8-bit caches have a row of their own.
         takes_fp8 = "kv_bytes" in row.at_most or "shared_kib" not in row.at_most
-        everything = _Variant(has_window=True, has_soft_cap=True, is_searched=True, is_shared=True)
         cases.append(_case(row, everything._replace(fp8=E4M3 if takes_fp8 else NO_FP8)))
         if takes_fp8:
             cases.append(_case(row, _Variant(fp8=E4M3, widens_e4m3=True, is_searched=True)))
@@ -70,6 +72,8 @@ def short_chunk_cases(row: LaunchRow) -> list[CompileCase]:
 def chunk_cases(row: LaunchRow) -> list[CompileCase]:
     """Return the compilations of a row for chunks: many requests, one program for all splits of a tile."""
     cases = [_case(row, _Variant(_dtype(row), is_searched=True))]
+    if _is_for_16_bits(row) and not _is_for_128_channels(row):
+        cases.append(_case(row, _Variant(has_window=True, has_soft_cap=True, is_searched=True)))
     if _is_for_128_channels(row):
         cases += [
             _case(row, _Variant(fp8=E5M2, has_window=True, has_soft_cap=True, is_searched=True)),
@@ -155,7 +159,12 @@ def _constants(row: LaunchRow, variant: _Variant, head_dim: int) -> Mapping[str,
 
 
 def _dtype(row: LaunchRow) -> str:
-    return "bf16" if "element_bytes" in row.at_most else "fp32"
+    return "bf16" if _is_for_16_bits(row) else "fp32"
+
+
+def _is_for_16_bits(row: LaunchRow) -> bool:
+    """Say whether a row is for activations of 16 bits: heads of 256 channels have soft caps and windows in some models."""
+    return "element_bytes" in row.at_most
 
 
 def _is_for_128_channels(row: LaunchRow) -> bool:

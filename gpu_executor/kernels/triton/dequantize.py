@@ -26,7 +26,7 @@ def dequantize_kernel(
     num_rows: tl.tensor,
     in_features: tl.tensor,
     padded_rows: tl.tensor,
-    tile_channels: tl.tensor,
+    scale_channels: tl.tensor,
     WIDTH: tl.constexpr,
     FIELDS: tl.constexpr,
     IS_FLOAT: tl.constexpr,
@@ -41,8 +41,7 @@ def dequantize_kernel(
     is_row = n < num_rows
     codes = tl.load(words + source[:, None] * WIDTH + word[None, :], mask=is_row[:, None], other=0)
     first_channel = unit * (FIELDS * WIDTH)
-    if IS_FLOAT:
-        source = first_channel // tile_channels * padded_rows + first_row + n
+    source = first_channel // scale_channels * padded_rows + first_row + n
     row_scales = tl.load(scales + source, mask=is_row, other=0)
     for field in tl.static_range(FIELDS):
         channel = first_channel + field * WIDTH + word
@@ -52,7 +51,7 @@ def dequantize_kernel(
 
 
 def dequantize(weight: PackedWeight, first_row: int, num_rows: int, dtype: torch.dtype) -> Tensor:
-    """Unpack some rows.
+    """Unpack some rows, their columns in the order in which they are packed.
 
     Args:
         weight: as packed.
@@ -74,7 +73,7 @@ def dequantize(weight: PackedWeight, first_row: int, num_rows: int, dtype: torch
         num_rows,
         weight.in_features,
         weight.padded_rows,
-        max(1, weight.tile_channels),
+        weight.scale_channels,
         WIDTH=weight.width,
         FIELDS=weight.fields,
         IS_FLOAT=weight.is_float,
@@ -93,15 +92,15 @@ def compile_cases(row: LaunchRow) -> list[CompileCase]:
             label=f"{kind}, {dtype}",
             function=dequantize_kernel,
             signature={"words": "*i16", "scales": f"*{scales}", "out": f"*{dtype}"}
-            | dict.fromkeys(("in_features", "padded_rows"), "i32:16")
-            | dict.fromkeys(("first_row", "num_rows", "tile_channels"), "i32"),
+            | dict.fromkeys(("in_features", "padded_rows", "scale_channels"), "i32:16")
+            | dict.fromkeys(("first_row", "num_rows"), "i32"),
             constants={**row.constants, "WIDTH": width, "FIELDS": 64 // width, "IS_FLOAT": kind == "fp8"}
             | {"HAS_MINIMUM": kind == "int4"},
             has_dot=False,
         )
         for kind, dtype, scales, width in (
             ("int4", "bf16", "i64", 16),
-            ("int8", "fp16", "i32", 32),
+            ("int8", "fp16", "i16", 32),
             ("fp8", "fp32", "fp32", 32),
         )
     ]

@@ -22,7 +22,7 @@ def embedding_kernel(
     num_units: tl.tensor,
     in_features: tl.tensor,
     padded_rows: tl.tensor,
-    tile_channels: tl.tensor,
+    scale_channels: tl.tensor,
     WIDTH: tl.constexpr,
     FIELDS: tl.constexpr,
     IS_FLOAT: tl.constexpr,
@@ -37,8 +37,7 @@ def embedding_kernel(
     is_unit = unit < num_units
     codes = tl.load(words + source[:, None] * WIDTH + word[None, :], mask=is_unit[:, None], other=0)
     first_channel = unit * (FIELDS * WIDTH)
-    if IS_FLOAT:
-        source = first_channel // tile_channels * padded_rows + tl.load(input_ids + token)
+    source = first_channel // scale_channels * padded_rows + tl.load(input_ids + token)
     unit_scales = tl.load(scales + source, mask=is_unit & (first_channel < in_features), other=0)
     for field in tl.static_range(FIELDS):
         channel = first_channel[:, None] + field * WIDTH + word[None, :]
@@ -73,7 +72,7 @@ def embedding(input_ids: Tensor, weight: PackedWeight, dtype: torch.dtype) -> Te
         num_units,
         weight.in_features,
         weight.padded_rows,
-        max(1, weight.tile_channels),
+        weight.scale_channels,
         WIDTH=weight.width,
         FIELDS=weight.fields,
         IS_FLOAT=weight.is_float,
@@ -82,7 +81,9 @@ def embedding(input_ids: Tensor, weight: PackedWeight, dtype: torch.dtype) -> Te
         num_warps=row.num_warps,
         num_stages=row.num_stages,
     )
-    return out
+    if weight.permutation is None:
+        return out
+    return torch.empty_like(out).index_copy_(1, weight.permutation, out)
 
 
 def compile_cases(row: LaunchRow) -> list[CompileCase]:
@@ -92,8 +93,8 @@ def compile_cases(row: LaunchRow) -> list[CompileCase]:
             label=f"{kind}, {dtype}",
             function=embedding_kernel,
             signature={"input_ids": "*i64", "words": "*i16", "scales": f"*{scales}", "out": f"*{dtype}"}
-            | dict.fromkeys(("in_features", "padded_rows"), "i32:16")
-            | dict.fromkeys(("num_units", "tile_channels"), "i32"),
+            | dict.fromkeys(("in_features", "padded_rows", "scale_channels"), "i32:16")
+            | {"num_units": "i32"},
             constants={**row.constants, "WIDTH": width, "FIELDS": 64 // width, "IS_FLOAT": kind == "fp8"}
             | {"HAS_MINIMUM": kind == "int4"},
             has_dot=False,

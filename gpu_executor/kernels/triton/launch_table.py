@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from . import (
+    activation,
     attention_cases,
+    bound_logits,
     copy_blocks,
     dense_matmul,
     dequantize,
@@ -13,7 +15,6 @@ from . import (
     quantized_matmul,
     rms_norm,
     rotary,
-    silu_and_mul,
     split_sum,
     store_kv,
 )
@@ -33,8 +34,9 @@ COMPILE_CASES: Mapping[str, CompileCases] = {
     "copy_blocks": copy_blocks.compile_cases,
     "rms_norm": rms_norm.compile_cases,
     "rotary": rotary.compile_cases,
-    "silu_and_mul": silu_and_mul.compile_cases,
+    "gate": activation.compile_cases,
     "embedding": embedding.compile_cases,
+    "bound_logits": bound_logits.compile_cases,
     "quantized_matmul": quantized_matmul.compile_cases,
     "dense_matmul": dense_matmul.compile_cases,
     "split_sum": split_sum.compile_cases,

@@ -3,17 +3,26 @@
 A program takes some rows of the matrix and walks along their channels, so the words of one *unit* of channels lie
 together for all rows, and a tile of rows is one contiguous piece of memory. A word holds 4 codes of 4 bits or 2 of 8,
 of channels that are WIDTH apart: field f of the words of a unit is a matrix [rows, WIDTH] of consecutive channels, and
-as such the operand of a product, 16 bits a number as its operands are. Scales lie beside each other as one integer a
-row and unit, so that a thread loads them at once.
+as such the operand of a product, 16 bits a number as its operands are. Two units are a step of a product's loop.
 
-| weight           | fields | width | channels of a unit | a row's scales of a unit                      |
-|------------------|--------|-------|--------------------|-----------------------------------------------|
-| 4-bit            | 4      | 16    | 64                 | scale, minimum, scale, minimum: fp16 in int64 |
-| 8-bit, groups 32 | 2      | 32    | 64                 | the same, or scale, scale: fp16 in int32      |
-| 8-bit, groups 16 | 2      | 16    | 32                 | the same                                      |
-| fp8              | 2      | 32    | 64                 | none: fp32 by tile of channels                |
+| weight           | fields | width | channels of a unit |
+|------------------|--------|-------|--------------------|
+| 4-bit            | 4      | 16    | 64                 |
+| 8-bit, groups 32 | 2      | 32    | 64                 |
+| 8-bit, groups 16 | 2      | 16    | 32                 |
+| fp8              | 2      | 32    | 64                 |
 
-Fields of the first half of a word have the first scale, the others the second.
+The scales of integers lie beside each other as one integer a row and entry, so that a thread loads them at once. A
+unit is two groups, one in each half of a word. Formats of larger groups repeat their scales, and what is alike over
+all of a unit, or of a step, is kept once: at 4 bits that makes 5, 4.5 or 4.25 bits a weight of which all are read.
+
+| alike in all rows | an entry is of | with minima: fp16 in ...              | without: fp16 in ... |
+|-------------------|----------------|---------------------------------------|----------------------|
+| nothing           | a unit         | scale, minimum, scale, minimum: int64 | scale, scale: int32  |
+| a unit's halves   | a unit         | scale, minimum: int32                 | scale: int16         |
+| a step's units    | a step         | scale, minimum: int32                 | scale: int16         |
+
+The scales of fp8 are float32, an entry a tile of channels.
 """
 
 from __future__ import annotations
@@ -30,6 +39,7 @@ ROW_MULTIPLE = 128
 """Rows are padded with zeros to a multiple of it: no tile of rows needs a mask."""
 UNIT_MULTIPLE = 2
 """Units likewise: a step of a product's loop takes so many."""
+_GROUPS_OF_UNIT = 2
 E4M3_SHIFT = 256.0
 """The bits of e4m3 read as float16, the exponent field widened by zeros, are the number divided by this."""
 _E4M3_NAN = 0x7F
@@ -41,15 +51,16 @@ class PackedWeight(LinearWeight):
 
     Attributes:
         words: [num_units, padded_rows, width] int16, contiguous.
-        scales: [num_units, padded_rows] int64 (scale, minimum, scale, minimum) or int32 (scale, scale), float16 each,
-            the first in the low bits; fp8: [num_tiles, padded_rows] float32, E4M3_SHIFT included.
+        scales: [num_entries, padded_rows] int64, int32 or int16, made of float16 numbers, the first in the low bits;
+            fp8: float32, E4M3_SHIFT included.
         num_rows: rows that are real.
         num_channels: channels that are real.
         fields: codes of a word, 4 or 2.
         has_minimum: whether scales hold minima.
-        tile_channels: fp8: channels that share a scale, a multiple of the channels of UNIT_MULTIPLE units, or all;
-            otherwise 0.
+        scale_channels: channels of an entry of scales: those of a unit or of a step, or of all units.
         bias: [num_rows] float32, or None.
+        permutation: [num_channels] int64: column j multiplies input channel permutation[j]; None: channel j. Products
+            gather their activations first, so that kernels need not know.
     """
 
     words: Tensor
@@ -58,8 +69,9 @@ class PackedWeight(LinearWeight):
     num_channels: int
     fields: int
     has_minimum: bool
-    tile_channels: int
+    scale_channels: int
     bias: Tensor | None = None
+    permutation: Tensor | None = None
 
     @property
     def out_features(self) -> int:
@@ -90,6 +102,11 @@ class PackedWeight(LinearWeight):
         return self.width * self.fields
 
     @property
+    def step_channels(self) -> int:
+        """Channels of a step of a product's loop."""
+        return UNIT_MULTIPLE * self.unit_channels
+
+    @property
     def is_float(self) -> bool:
         """Whether codes are e4m3 numbers."""
         return self.scales.dtype == torch.float32
@@ -98,34 +115,36 @@ class PackedWeight(LinearWeight):
 def pack_int4(weight: Int4Weight) -> PackedWeight:
     """Pack a 4-bit weight: byte j of two neighbouring groups is word j."""
     num_rows, num_groups = weight.scale.shape
-    pairs = _padded(weight.codes.view(num_rows, num_groups, GROUP_SIZE // 2), groups_of_unit=2)
-    scales = _padded(torch.stack((weight.scale, weight.minimum), dim=2), groups_of_unit=2)
+    scales, groups_of_entry = _pack_scales(torch.stack((weight.scale, weight.minimum), dim=2))
     return PackedWeight(
-        words=_as_words(pairs),
-        scales=_as_integers(scales),
+        words=_as_words(_padded(weight.codes.view(num_rows, num_groups, GROUP_SIZE // 2))),
+        scales=scales,
         num_rows=num_rows,
         num_channels=weight.num_channels,
         fields=4,
         has_minimum=True,
-        tile_channels=0,
+        scale_channels=groups_of_entry * GROUP_SIZE,
         bias=weight.bias,
+        permutation=_as_index(weight.permutation),
     )
 
 
 def pack_int8(weight: Int8Weight) -> PackedWeight:
     """Pack an 8-bit weight: codes of two neighbouring groups in the halves of a word, 128 added to each."""
     num_rows, num_groups = weight.scale.shape
-    unsigned = weight.codes.view(torch.uint8) ^ 0x80
+    codes = _padded(weight.codes.view(torch.uint8).view(num_rows, num_groups, weight.group_size))
     parts = [weight.scale] if weight.minimum is None else [weight.scale, weight.minimum]
+    scales, groups_of_entry = _pack_scales(torch.stack(parts, dim=2))
     return PackedWeight(
-        words=_as_words(_padded(unsigned.view(num_rows, num_groups, weight.group_size), groups_of_unit=2)),
-        scales=_as_integers(_padded(torch.stack(parts, dim=2), groups_of_unit=2)),
+        words=_as_words(codes ^ 0x80),
+        scales=scales,
         num_rows=num_rows,
         num_channels=weight.in_features,
         fields=2,
         has_minimum=weight.minimum is not None,
-        tile_channels=0,
+        scale_channels=groups_of_entry * weight.group_size,
         bias=weight.bias,
+        permutation=_as_index(weight.permutation),
     )
 
 
@@ -143,23 +162,45 @@ def pack_fp8(weight: Fp8Weight) -> PackedWeight:
     scale = torch.where(is_nan.unsqueeze(1), torch.nan, scale)
     scale = F.pad(scale, (0, 0, 0, _missing(num_rows, ROW_MULTIPLE)))
     return PackedWeight(
-        words=_as_words(_padded(padded, groups_of_unit=2)),
+        words=_as_words(_padded(padded)),
         scales=scale.t().contiguous(),
         num_rows=num_rows,
         num_channels=in_features,
         fields=2,
         has_minimum=False,
-        tile_channels=min(weight.tile_columns, in_features),
+        scale_channels=min(weight.tile_columns, in_features),
         bias=weight.bias,
     )
 
 
-def _padded(groups: Tensor, *, groups_of_unit: int) -> Tensor:
+def _pack_scales(numbers: Tensor) -> tuple[Tensor, int]:
+    """[rows, groups, numbers of a group] float16 -> entries as integers, and how many groups each is of."""
+    for groups_of_entry in (_GROUPS_OF_UNIT * UNIT_MULTIPLE, _GROUPS_OF_UNIT):
+        alike = _alike(numbers, groups_of_entry)
+        if alike is not None:
+            # Of units that fill up a step nobody looks at the scales but the kernels: their activations are zeros.
+            rest = _missing(numbers.shape[1], _GROUPS_OF_UNIT * UNIT_MULTIPLE) // groups_of_entry
+            entries = F.pad(alike, (0, 0, 0, rest, 0, _missing(len(alike), ROW_MULTIPLE)))
+            return _as_integers(entries), groups_of_entry
+    return _as_integers(_padded(numbers).flatten(2)), _GROUPS_OF_UNIT
+
+
+def _alike(numbers: Tensor, groups_of_entry: int) -> Tensor | None:
+    """[rows, groups, numbers] -> [rows, entries, numbers], or None if the groups of some entry differ."""
+    missing = _missing(numbers.shape[1], groups_of_entry)
+    # Groups that only fill up the last entry are as those before them: their activations are zeros.
+    filled = torch.cat((numbers, numbers[:, -1:].expand(-1, missing, -1)), dim=1)
+    entries = filled.unflatten(1, (-1, groups_of_entry))
+    first = entries[:, :, :1]
+    return first.squeeze(2) if torch.equal(entries, first.expand_as(entries)) else None
+
+
+def _padded(groups: Tensor) -> Tensor:
     """[rows, groups, size] -> [padded rows, units, groups of a unit, size], what was added is zero."""
     num_rows, num_groups, size = groups.shape
-    missing = _missing(num_groups, groups_of_unit * UNIT_MULTIPLE)
+    missing = _missing(num_groups, _GROUPS_OF_UNIT * UNIT_MULTIPLE)
     padded = F.pad(groups, (0, 0, 0, missing, 0, _missing(num_rows, ROW_MULTIPLE)))
-    return padded.view(padded.shape[0], -1, groups_of_unit, size)
+    return padded.view(padded.shape[0], -1, _GROUPS_OF_UNIT, size)
 
 
 def _as_words(units: Tensor) -> Tensor:
@@ -167,10 +208,14 @@ def _as_words(units: Tensor) -> Tensor:
     return units.permute(1, 0, 3, 2).contiguous().view(torch.int16).squeeze(3)
 
 
-def _as_integers(scales: Tensor) -> Tensor:
-    """[rows, units, 2, numbers] float16 -> [units, rows] int64 or int32, the first number in the low bits."""
-    flat = scales.flatten(2).transpose(0, 1).contiguous()
-    return flat.view(torch.int64 if flat.shape[2] == 4 else torch.int32).squeeze(2)
+def _as_integers(entries: Tensor) -> Tensor:
+    """[rows, entries, 4, 2 or 1] float16 -> [entries, rows] integers as wide, the first number in the low bits."""
+    flat = entries.transpose(0, 1).contiguous()
+    return flat.view({4: torch.int64, 2: torch.int32, 1: torch.int16}[flat.shape[2]]).squeeze(2)
+
+
+def _as_index(permutation: Tensor | None) -> Tensor | None:
+    return None if permutation is None else permutation.to(torch.int64)
 
 
 def _missing(number: int, multiple: int) -> int:

@@ -2,11 +2,13 @@
 
 Under --batch-invariant every product is one of fixed tiles, and is launched as for `INVARIANT_ROWS` rows, in blocks of
 rows that only bound the memory of split sums. Otherwise a quantized weight is unpacked for large products, some rows of
-it at a time, and torch multiplies.
+it at a time, and torch multiplies. Where a weight's columns are in another order than the input channels, activations
+are brought into that order first: a copy of few kilobytes a row, beside a product's whole matrix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -35,7 +37,7 @@ def prepare_weight(weight: LinearWeight, device: torch.device) -> LinearWeight:
         case PackedWeight():
             return weight
         case StackedWeight():
-            return StackedWeight(tuple(prepare_weight(part, device) for part in weight.parts))
+            return StackedWeight(_share_permutations([prepare_weight(part, device) for part in weight.parts]))
         case DenseWeight():
             # torch adds a bias of the product's dtype.
             bias = None if weight.bias is None else weight.bias.to(device, weight.weight.dtype)
@@ -48,6 +50,7 @@ def prepare_weight(weight: LinearWeight, device: torch.device) -> LinearWeight:
                     scale=weight.scale.to(device),
                     minimum=weight.minimum.to(device),
                     bias=_move(weight.bias, device),
+                    permutation=_move(weight.permutation, device),
                 )
             )
         case Int8Weight():
@@ -58,6 +61,7 @@ def prepare_weight(weight: LinearWeight, device: torch.device) -> LinearWeight:
                     scale=weight.scale.to(device),
                     minimum=_move(weight.minimum, device),
                     bias=_move(weight.bias, device),
+                    permutation=_move(weight.permutation, device),
                 )
             )
         case Fp8Weight():
@@ -89,14 +93,31 @@ def multiply(x: Tensor, weight: LinearWeight, *, is_batch_invariant: bool) -> Te
         x = x.contiguous()
     out = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
     first = 0
+    permutation, rows = None, x
     for part in weight.parts if isinstance(weight, StackedWeight) else (weight,):
         columns = out[:, first : first + part.out_features]
+        wanted = part.permutation if isinstance(part, PackedWeight) else None
+        if wanted is not permutation:
+            permutation, rows = wanted, x if wanted is None else x.index_select(1, wanted)
         if is_batch_invariant:
-            _multiply_in_fixed_tiles(x, part, columns)
+            _multiply_in_fixed_tiles(rows, part, columns)
         else:
-            _multiply(x, part, columns)
+            _multiply(rows, part, columns)
         first += part.out_features
     return out
+
+
+def _share_permutations(parts: Sequence[LinearWeight]) -> tuple[LinearWeight, ...]:
+    """Give parts that take channels in the same order one tensor of it, so that `multiply` gathers for all at once."""
+    shared: list[LinearWeight] = []
+    known: Tensor | None = None
+    for part in parts:
+        if isinstance(part, PackedWeight) and part.permutation is not None:
+            if known is not None and torch.equal(known, part.permutation):
+                part = replace(part, permutation=known)
+            known = part.permutation
+        shared.append(part)
+    return tuple(shared)
 
 
 def _multiply(x: Tensor, weight: LinearWeight, out: Tensor) -> None:

@@ -43,7 +43,7 @@ def quantized_matmul_kernel(
     WIDTH: tl.constexpr,
     FIELDS: tl.constexpr,
     IS_FLOAT: tl.constexpr,
-    IS_TILED: tl.constexpr,
+    IS_STEPWISE: tl.constexpr,
     HAS_MINIMUM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     IS_EVEN: tl.constexpr,
@@ -69,18 +69,19 @@ def quantized_matmul_kernel(
     x_tile = x + m[None, :] * x_stride + channel + word[:, None]
     word_tile = words + first_unit * padded_rows * WIDTH + n[:, None] * WIDTH + word[None, :]
     scale_tile = scales + n
-    if not IS_FLOAT:
-        scale_tile += first_unit * padded_rows
-    elif IS_TILED:  # a step is a tile
+    if IS_STEPWISE:  # a step has one entry of scales
         scale_tile += first_step.to(tl.int64) * padded_rows
+    elif not IS_FLOAT:
+        scale_tile += first_unit * padded_rows
     total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for _ in range(first_step, last_step):
         # Each step has a sum of its own: ptxas waits after every wgmma whose sums live on in the next step. And it
         # rounds less, as small numbers are added to each other before they meet the total.
         partial = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+        step_scales = tl.load(scale_tile) if IS_STEPWISE else 0
         for _unit in tl.static_range(UNITS):
             codes = tl.load(word_tile)
-            unit_scales = 0 if IS_FLOAT else tl.load(scale_tile)
+            unit_scales = step_scales if IS_FLOAT or IS_STEPWISE else tl.load(scale_tile)
             for field in tl.static_range(FIELDS):
                 mask = is_row if IS_EVEN else is_row & (channel + word < in_features)[:, None]
                 values = tl.load(x_tile, mask=mask, other=0.0).to(DOT_DTYPE)
@@ -92,14 +93,12 @@ def quantized_matmul_kernel(
                 x_tile += WIDTH
                 channel += WIDTH
             word_tile += padded_rows * WIDTH
-            if not IS_FLOAT:
+            if not IS_FLOAT and not IS_STEPWISE:
                 scale_tile += padded_rows
-        if IS_TILED:
-            total += partial * tl.load(scale_tile)[:, None]
+        total += partial * step_scales[:, None] if IS_FLOAT and IS_STEPWISE else partial
+        if IS_STEPWISE:
             scale_tile += padded_rows
-        else:
-            total += partial
-    if IS_FLOAT and not IS_TILED:
+    if IS_FLOAT and not IS_STEPWISE:
         total *= tl.load(scale_tile)[:, None]
     if NUM_SPLITS > 1:
         place = out + (split * num_rows + m)[None, :] * padded_rows + n[:, None]
@@ -154,7 +153,7 @@ def quantized_matmul(x: Tensor, weight: PackedWeight, out: Tensor, *, num_rows_a
         WIDTH=weight.width,
         FIELDS=weight.fields,
         IS_FLOAT=weight.is_float,
-        IS_TILED=weight.is_float and weight.scales.shape[0] > 1,
+        IS_STEPWISE=weight.scale_channels == weight.step_channels,
         HAS_MINIMUM=weight.has_minimum,
         HAS_BIAS=weight.bias is not None,
         IS_EVEN=weight.in_features == weight.num_units * weight.unit_channels,
@@ -179,14 +178,17 @@ def compile_cases(row: LaunchRow) -> list[CompileCase]:
     if row.constants["BLOCK_N"] == max(other.constants["BLOCK_N"] for other in QUANTIZED_MATMUL):
         kinds.append(("int8", "fp16", "i32", {"WIDTH": 32, "FIELDS": 2}))
     if row == QUANTIZED_MATMUL[-1]:
-        kinds.append(("fp8", "bf16", "fp32", {"WIDTH": 32, "FIELDS": 2, "IS_FLOAT": True, "IS_TILED": True}))
+        kinds.append(("fp8", "bf16", "fp32", {"WIDTH": 32, "FIELDS": 2, "IS_FLOAT": True, "IS_STEPWISE": True}))
+    if row in (QUANTIZED_MATMUL[0], QUANTIZED_MATMUL[-1]):
+        constants = {"WIDTH": 16, "FIELDS": 4, "HAS_MINIMUM": True, "IS_STEPWISE": True}
+        kinds.append(("int4 in groups of 128", "bf16", "i32", constants))
     if row == QUANTIZED_MATMUL[0]:
         kinds.append(("int4", "fp32", "i64", {"WIDTH": 16, "FIELDS": 4, "HAS_MINIMUM": True, "IS_EVEN": False}))
     return [_compile_case(row, *kind) for kind in kinds]
 
 
 def _compile_case(row: LaunchRow, kind: str, dtype: str, scales: str, constants: dict[str, Any]) -> CompileCase:
-    flags = dict.fromkeys(("IS_FLOAT", "IS_TILED", "HAS_MINIMUM", "HAS_BIAS"), False) | {"IS_EVEN": True}
+    flags = dict.fromkeys(("IS_FLOAT", "IS_STEPWISE", "HAS_MINIMUM", "HAS_BIAS"), False) | {"IS_EVEN": True}
     dot_dtypes = {"fp16": tl.float16, "bf16": tl.bfloat16, "fp32": tl.float32}
     out = "fp32" if row.constants["NUM_SPLITS"] > 1 else dtype
     return CompileCase(

@@ -139,21 +139,25 @@ def _constants(row: LaunchRow, size: int, *, has_residual: bool) -> dict[str, in
 
 
 def compile_cases(row: LaunchRow) -> list[CompileCase]:
-    """Return the compilations of a row: the largest size that it is for; of the last one a model's, in each dtype."""
+    """Return the compilations of a row: the largest size that it is for; of the last one a model's, in each dtype.
+
+    Weights that were stored less an offset are float32 beside activations of 16 bits.
+    """
     size = row.at_most.get("size", 16384)
-    variants = [("bf16", True)]
+    variants = [("bf16", "bf16", True), ("bf16", "fp32", True)]
     if row == RMS_NORM[-1]:
-        variants += [("fp16", False), ("fp32", True)]
+        variants += [("fp16", "fp16", False), ("fp32", "fp32", True)]
     return [
         CompileCase(
-            label=f"{dtype}, size {size}" + (", residual" if has_residual else ""),
+            label=f"{dtype}, {weight} weight, size {size}" + (", residual" if has_residual else ""),
             function=rms_norm_kernel,
-            signature=dict.fromkeys(("x", "residual", "weight", "out", "total"), f"*{dtype}")
+            signature=dict.fromkeys(("x", "residual", "out", "total"), f"*{dtype}")
+            | {"weight": f"*{weight}"}
             | dict.fromkeys(("num_rows", "rows_inside"), "i32")
             | dict.fromkeys(("outer_stride", "inner_stride"), "i32:16")
             | {"eps": "fp32"},
             constants=_constants(row, size, has_residual=has_residual),
             has_dot=False,
         )
-        for dtype, has_residual in variants
+        for dtype, weight, has_residual in variants
     ]

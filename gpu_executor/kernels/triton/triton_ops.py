@@ -12,7 +12,7 @@ from ..attention_backends.select import select_attention
 from ..compilation_watch import CompilationWatch
 from ..layouts import DenseWeight, LinearWeight, RotaryTable
 from ..ops import Ops
-from ..reference.activation import gelu_tanh_and_mul
+from .activation import gelu_tanh_and_mul, silu_and_mul
 from .compile_hooks import watch_compilations
 from .copy_blocks import copy_blocks
 from .embedding import embedding
@@ -21,7 +21,6 @@ from .paged_attention import paged_attention
 from .products import multiply, prepare_weight
 from .rms_norm import add_rms_norm, rms_norm
 from .rotary import rotary
-from .silu_and_mul import silu_and_mul
 from .store_kv import store_kv
 from .triton_sampling import TritonSampling
 

@@ -13,6 +13,7 @@ from ..device_draws import ChunkBests, DrawTable, PenaltyTable, Reports, ReportT
 from ..device_sampling_ops import DeviceSamplingOps
 from ..draw_arrays import DrawArrays, RandomRow
 from ..draws import DrawRow
+from .bound_logits import bound_logits
 from .launches.sampling import MAX_TOP
 from .sampling.best_tokens import find_best_tokens, update_best_tokens
 from .sampling.bounds import find_bounds
@@ -27,6 +28,9 @@ class TritonSampling(DeviceSamplingOps):
     """Draws on the device, a few launches for all rows of a step."""
 
     max_described_top: ClassVar[int] = MAX_TOP
+
+    def bound_logits(self, logits: Tensor, scale: float, soft_cap: float | None, out: Tensor | None = None) -> Tensor:
+        return bound_logits(logits, scale, soft_cap, out)
 
     def find_best_tokens(self, logits: Tensor, num_drawable: int, *, with_groups: bool) -> ChunkBests:
         return find_best_tokens(logits, num_drawable, with_groups=with_groups)

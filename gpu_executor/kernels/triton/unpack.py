@@ -33,7 +33,10 @@ def unpack_code(words: tl.tensor, FIELD: tl.constexpr, FIELDS: tl.constexpr) -> 
 @triton.jit
 def unpack_scale(scales: tl.tensor, INDEX: tl.constexpr) -> tl.tensor:
     """Return one of the float16 numbers that lie in an integer, the lowest bits first."""
-    return ((scales >> (16 * INDEX)) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
+    if scales.dtype == tl.int16:
+        return scales.to(tl.float16, bitcast=True)
+    else:
+        return ((scales >> (16 * INDEX)) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
 
 
 @triton.jit
@@ -49,10 +52,11 @@ def unpack_integers(
 
     Args:
         words: [rows, width] int16.
-        scales: [rows] int64 or int32.
+        scales: [rows] int64, int32 or int16: those of a unit's two halves if there is room for them.
     """
     code = unpack_code(words, FIELD, FIELDS)
-    second: tl.constexpr = 1 if FIELD >= FIELDS // 2 else 0
+    halves: tl.constexpr = scales.dtype.primitive_bitwidth // (32 if HAS_MINIMUM else 16)
+    second: tl.constexpr = 1 if halves == 2 and FIELD >= FIELDS // 2 else 0
     if HAS_MINIMUM:
         scale = unpack_scale(scales, 2 * second)
         minimum = unpack_scale(scales, 2 * second + 1)
@@ -91,7 +95,7 @@ def unpack_numbers(
 
     Args:
         words: [rows, width] int16.
-        scales: [rows], of integers the unit's, of e4m3 the tile's.
+        scales: [rows], the entry of these channels.
     """
     if IS_FLOAT:
         return (unpack_floats(words, FIELD, tl.float32) * scales[:, None]).to(DTYPE)

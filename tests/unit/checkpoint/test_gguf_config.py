@@ -20,17 +20,45 @@ from tools.tiny_model.spec import Family
 
 FULL, SLIDING = LayerKind.FULL, LayerKind.SLIDING
 Setting = Callable[[gguf.GGUFWriter], None]
+LONGROPE = {
+    "rope_type": "longrope", "original_max_position_embeddings": 256,
+    "short_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 9.5, 10.0, 11.0, 12.0],
+}  # fmt: skip
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("family", "options"),
     [
+        ("gemma2", {"sliding_window": 8, "num_layers": 4, "attention_soft_cap": 50.0, "logit_soft_cap": 30.0}),
+        ("gemma2", {"tie_word_embeddings": True}),
+        ("gemma3", {"sliding_window": 8, "num_layers": 7, "rope_theta": 1e6}),
+        (
+            "gemma3",
+            {
+                "sliding_window": 8,
+                "sliding_window_pattern": 2,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "local_rope_theta": 500.0,
+                "logit_soft_cap": 30.0,
+            },
+        ),
         ("llama", {}),
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_theta": 5e5}),
         ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
         ("mistral", {"sliding_window": 8, "head_dim": 32}),
         ("qwen2", {"tie_word_embeddings": True, "sliding_window": 8}),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}),
+        ("phi3", {"sliding_window": 8, "partial_rotary_factor": 0.75}),
+        (
+            "phi3",
+            # The square root of 1 + ln 4 / ln 256, as stored.
+            {"rope_scaling": {**LONGROPE, "attention_factor": float(np.float32(np.sqrt(1.25)))}, "max_position": 1024},
+        ),
+        ("granite", {"attention_bias": True, "mlp_bias": True, **MULTIPLIERS}),
     ],
 )
 def test_same_facts_as_config_json(family: Family, options: dict[str, Any]) -> None:
@@ -38,8 +66,9 @@ def test_same_facts_as_config_json(family: Family, options: dict[str, Any]) -> N
     expected = load_model_config(tiny.reference)
     # Mistral's layers are llama's, and so are its files.
     architecture = "LlamaForCausalLM" if family == "mistral" else expected.architecture
+    # The converter adds what Gemma leaves off.
     assert load_model_config(tiny.path) == msgspec.structs.replace(
-        expected, architecture=architecture, model_path=str(tiny.path), file_format="gguf"
+        expected, architecture=architecture, model_path=str(tiny.path), file_format="gguf", norm_weight_offset=0.0
     )
 
 
@@ -134,17 +163,15 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     message = refusal(minimal(path, "gpt2"))
     assert "'gpt2'" in message
-    assert "llama, qwen2, qwen3" in message
+    assert "llama, phi3, qwen2, qwen3" in message
     assert "mixture of experts" in refusal(minimal(path, "llama", lambda writer: writer.add_expert_count(8)))
     per_layer = [4, 4, 2, 2]
     assert "differs between layers" in refusal(
         minimal(path, "llama", lambda writer: writer.add_head_count_kv(per_layer))
     )
-    longrope = gguf.RopeScalingType.LONGROPE
-    assert "'longrope' is not known" in refusal(
-        minimal(
-            path, "llama", lambda writer: (writer.add_rope_scaling_type(longrope), writer.add_rope_scaling_factor(2))
-        )
+    unknown = ("llama.rope.scaling.type", "ntk")
+    assert "'ntk' is not known; known are none, linear, yarn, longrope" in refusal(
+        minimal(path, "llama", lambda writer: (writer.add_string(*unknown), writer.add_rope_scaling_factor(2)))
     )
 
 
@@ -175,6 +202,42 @@ def test_impossible_fact_is_named(tmp_path: Path, key: str, value: float, messag
 
 def test_sizes_per_layer_are_taken_if_they_are_equal(tmp_path: Path) -> None:
     assert read(tmp_path, lambda writer: writer.add_head_count_kv([2] * 4)).num_kv_heads == 2
+
+
+def test_what_gemma_files_leave_out_is_what_the_model_has(tmp_path: Path) -> None:
+    def gemma(name: str, *settings: Setting, num_layers: int = 4) -> ModelConfig:
+        def layers(writer: gguf.GGUFWriter) -> None:
+            writer.add_block_count(num_layers)
+
+        return load_model_config(minimal(tmp_path / "model.gguf", name, layers, *settings, leave_out="block_count"))
+
+    second = gemma("gemma2")
+    assert (second.layer_kinds, second.sliding_window) == ((SLIDING, FULL) * 2, 4096)
+    assert (second.attention_soft_cap, second.logit_soft_cap, second.local_rope_theta) == (50.0, 30.0, None)
+    assert (second.hidden_act, second.embedding_scale, second.attention_scale) == ("gelu_tanh", 32**0.5, 8**-0.5)
+    third = gemma("gemma3", lambda writer: writer.add_sliding_window(8), num_layers=7)
+    assert (third.layer_kinds, third.sliding_window) == ((SLIDING,) * 5 + (FULL, SLIDING), 8)
+    assert (third.attention_soft_cap, third.logit_soft_cap, third.local_rope_theta) == (None, None, 10_000.0)
+    assert gemma("gemma3", num_layers=7).sliding_window is None
+
+    def wide_heads(writer: gguf.GGUFWriter) -> None:
+        writer.add_key_length(16)
+        writer.add_value_length(16)
+
+    for name, num_layers in (("gemma2", 46), ("gemma3", 62)):  # those of 27b scale attention by other channels
+        assert gemma(name, wide_heads).attention_scale == 16**-0.5
+        assert gemma(name, wide_heads, num_layers=num_layers).attention_scale == 8**-0.5
+
+
+def test_turn_of_gemma_ends_an_answer_though_only_its_spelling_is_there(tmp_path: Path) -> None:
+    def tokens(writer: gguf.GGUFWriter) -> None:
+        writer.add_token_list(["<pad>", "<eos>", "<bos>", *(f"word{i}" for i in range(12)), "<end_of_turn>"])
+        writer.add_eos_token_id(1)
+
+    def ends(name: str) -> tuple[int, ...]:
+        return load_model_config(minimal(tmp_path / "model.gguf", name, tokens)).eos_token_ids
+
+    assert (ends("gemma2"), ends("gemma3"), ends("llama")) == ((1, 15), (1, 15), (1,))
 
 
 def test_window_pattern_is_resolved_per_layer(tmp_path: Path) -> None:
@@ -227,6 +290,45 @@ def test_yarn_attention_factor_is_a_multiple_of_the_papers(tmp_path: Path) -> No
     assert isinstance(config.rope_scaling, RopeScaling)
     assert config.rope_scaling.attention_factor == pytest.approx(0.5 * (0.1 * np.log(4.0) + 1))
     assert config.max_position == 256
+
+
+def test_longrope_follows_from_its_tensors_and_needs_both(tmp_path: Path) -> None:
+    def factors(*values: float, name: str = "long") -> Setting:
+        return lambda writer: writer.add_tensor(f"rope_factors_{name}.weight", np.array(values, dtype=np.float32))
+
+    def original(length: int) -> Setting:
+        return lambda writer: writer.add_rope_scaling_orig_ctx_len(length)
+
+    path, long, short = tmp_path / "model.gguf", factors(2, 3, 4, 5), factors(1, 1, 1, 1, name="short")
+    scaling = load_model_config(minimal(path, "phi3", original(64), long, short)).rope_scaling
+    assert scaling == RopeScaling(
+        kind="longrope",
+        factor=4.0,
+        original_max_position=64,
+        short_factors=(1.0,) * 4,
+        long_factors=(2.0, 3.0, 4.0, 5.0),
+    )
+    assert "lacks the tensor rope_factors_short.weight" in refusal(minimal(path, "phi3", original(64), long))
+    longrope = gguf.RopeScalingType.LONGROPE
+    stated = minimal(path, "llama", lambda writer: writer.add_rope_scaling_type(longrope))
+    assert "lacks the tensor rope_factors_short.weight" in refusal(stated)
+    too_few = minimal(path, "phi3", original(64), factors(2, 3, 4), short)
+    assert "rope_factors_long.weight is F32 [3], must be F32 [4]" in refusal(too_few)
+    senseless = minimal(path, "phi3", original(64), factors(2, 3, 0, 5), short)
+    assert "rope_factors_long.weight has 0.0" in refusal(senseless)
+    assert "must be at least 2" in refusal(minimal(path, "phi3", original(1), long, short))
+    linear = gguf.RopeScalingType.LINEAR
+    both = minimal(path, "phi3", lambda writer: writer.add_rope_scaling_type(linear), long, short)
+    assert "has both linear rotary scaling and rope_factors_short.weight" in refusal(both)
+
+
+def test_scales_that_granite_leaves_out_are_those_of_llama(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    config = load_model_config(minimal(path, "granite"))
+    assert (config.embedding_scale, config.residual_scale, config.logit_scale) == (1.0, 1.0, 1.0)
+    assert config.attention_scale is None
+    negative = minimal(path, "granite", lambda writer: writer.add_logit_scale(-8.0))
+    assert "granite.logit_scale is -8.0, must be a number above 0" in refusal(negative)
 
 
 def test_missing_path_is_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.quantization.quantization_config import QuantizationConfig
+from pagewire.checkpoint.quantization.schemes import AWQScheme
 from pagewire.gpu_executor.compute_dtype import (
     compute_dtype,
     describe_dtypes,
@@ -120,4 +122,18 @@ def test_kernels_with_float32_activations_keep_weights_as_they_are_stored(
     dtype = resolve_dtype(requested, config, CPU, ops, has_bfloat16=True)
     assert dtype == weights
     assert compute_dtype(dtype, ops) == torch.float32
+    assert describe_dtypes(dtype, config, ops) == description
+
+
+@pytest.mark.parametrize(
+    ("ops", "description"),
+    [
+        (Float32Ops(), "float32 with 4-bit awq weights"),
+        (ReferenceOps(), "float32, weights unpacked from 4-bit awq"),
+    ],
+)
+def test_packing_of_the_weights_is_named(ops: ReferenceOps, description: str) -> None:
+    quantization = QuantizationConfig(method="awq", default=AWQScheme(group_size=128))
+    config = msgspec.structs.replace(load_model_config(tiny_checkpoint()), quantization=quantization)
+    dtype = resolve_dtype("auto", config, CPU, ops, has_bfloat16=True)
     assert describe_dtypes(dtype, config, ops) == description

@@ -1,4 +1,4 @@
-"""Launch choices of the kernels that stream: norms, rotation, gating, lookups of packed rows.
+"""Launch choices of the kernels that stream: norms, rotation, gating, lookups of packed rows, bounds of logits.
 
 All of them move bytes and little else, so that a program wants enough of them in flight (16 bytes a thread and load)
 and a step of few tokens wants enough programs. No choice depends on the number of rows: a row's reductions have the
@@ -55,9 +55,9 @@ ROTARY = (
     ),
 )
 
-SILU_AND_MUL = (
+GATE = (
     LaunchRow(
-        kernel="silu_and_mul",
+        kernel="gate",
         at_most={},
         constants={"BLOCK_SIZE": 1024},
         num_warps=4,
@@ -77,4 +77,15 @@ EMBEDDING = (
     ),
 )
 
-ROWS: tuple[LaunchRow, ...] = RMS_NORM + ROTARY + SILU_AND_MUL + EMBEDDING
+BOUND_LOGITS = (
+    LaunchRow(
+        kernel="bound_logits",
+        at_most={},
+        constants={"BLOCK_SIZE": 1024},
+        num_warps=4,
+        num_stages=1,
+        reason="8 logits a thread are one 16-byte load of 16-bit ones; a row of 256,000 is 250 programs",
+    ),
+)
+
+ROWS: tuple[LaunchRow, ...] = RMS_NORM + ROTARY + GATE + EMBEDDING + BOUND_LOGITS

@@ -51,14 +51,16 @@ def test_facts_are_those_that_transformers_reads(family: Family) -> None:
     assert ours.num_kv_heads == reference.num_key_value_heads
     assert ours.head_dim == ours.rotary_dim == reference.head_dim
     assert ours.rms_norm_eps == reference.rms_norm_eps
-    assert ours.rope_theta == reference.rope_parameters["rope_theta"] == 5e5
+    rope = reference.rope_parameters
+    assert ours.rope_theta == rope.get("full_attention", rope)["rope_theta"] == 5e5
+    assert ours.local_rope_theta == rope.get("sliding_attention", {}).get("rope_theta")
     assert ours.max_position == reference.max_position_embeddings
     assert ours.tie_word_embeddings == reference.tie_word_embeddings
     assert ours.dtype == str(reference.dtype).removeprefix("torch.")
     assert ours.bos_token_id == reference.bos_token_id
     assert ours.eos_token_ids == (reference.eos_token_id,)
     assert ours.qkv_bias == (family == "qwen2")
-    assert ours.qk_norm == (family == "qwen3")
+    assert ours.qk_norm == (family in ("gemma3", "qwen3"))
     layer_types = getattr(reference, "layer_types", None)
     if layer_types is not None:
         assert [f"{kind}_attention" for kind in ours.layer_kinds] == layer_types
@@ -106,6 +108,7 @@ def test_defaults_are_those_of_the_family(tmp_path: Path) -> None:
     assert read(tmp_path, "qwen3", head_dim=ABSENT).head_dim == 128
     assert read(tmp_path, num_key_value_heads=ABSENT).num_kv_heads == 4
     assert read(tmp_path, rms_norm_eps=ABSENT).rms_norm_eps == 1e-6
+    assert read(tmp_path, "phi3", rms_norm_eps=ABSENT).rms_norm_eps == 1e-5
     assert read(tmp_path, rope_theta=ABSENT).rope_theta == 10_000.0
     assert read(tmp_path).tokenizer_size == 512  # no tokenizer.json
 
@@ -117,9 +120,65 @@ def test_biases_are_those_that_the_family_has(tmp_path: Path) -> None:
 
     assert biases("llama") == (False, False, False)
     assert biases("llama", attention_bias=True, mlp_bias=True) == (True, True, True)
+    assert biases("granite", attention_bias=True, mlp_bias=True) == (True, True, True)
+    assert biases("phi3", attention_bias=True, mlp_bias=True) == (False, False, False)
     assert biases("mistral", attention_bias=True) == (False, False, False)
     assert biases("qwen2") == (True, False, False)
     assert biases("qwen3", attention_bias=True) == (True, True, False)
+
+
+def test_multipliers_of_granite_are_read(tmp_path: Path) -> None:
+    stated = {"embedding_multiplier": 12, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 8}
+    config = read(tmp_path, "granite", **stated)
+    scalars = (config.embedding_scale, config.attention_scale, config.residual_scale, config.logit_scale)
+    assert scalars == (12.0, 0.1, 0.3, 0.125)
+    absent = read(tmp_path, "granite", **dict.fromkeys(stated, ABSENT))
+    # As transformers has it: attention logits are not scaled by the size of a head then.
+    assert (absent.embedding_scale, absent.attention_scale, absent.residual_scale, absent.logit_scale) == (1, 1, 1, 1)
+    assert read(tmp_path, "llama", **stated).attention_scale is None
+    assert "logits_scaling must be above 0" in refusal(tmp_path, "granite", logits_scaling=0)
+
+
+def test_scalars_of_gemma_are_read(tmp_path: Path) -> None:
+    names = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation")
+    absent = dict.fromkeys((*names, "head_dim", "tie_word_embeddings", "sliding_window", "rope_theta"), ABSENT)
+
+    def scalars(family: Family, **changes: Any) -> tuple[float | None, float | None, float | None]:
+        config = read(tmp_path, family, **(absent | changes))
+        assert config.tie_word_embeddings
+        assert (config.norm_weight_offset, config.hidden_act, config.embedding_scale) == (1.0, "gelu_tanh", 8.0)
+        assert (config.head_dim, config.sliding_window) == (256, 4096)
+        return config.attention_scale, config.attention_soft_cap, config.logit_soft_cap
+
+    assert scalars("gemma2") == (1 / 16, 50.0, 30.0)
+    assert scalars("gemma3") == (1 / 16, None, None)
+    none = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    assert scalars("gemma2", query_pre_attn_scalar=144, **none) == (1 / 12, None, None)
+    assert scalars("gemma3", final_logit_softcapping=20) == (1 / 16, None, 20.0)
+    assert "attn_logit_softcapping must be above 0" in refusal(tmp_path, "gemma2", attn_logit_softcapping=0)
+    assert "hidden_activation is 'gelu'" in refusal(tmp_path, "gemma2", hidden_activation="gelu")
+    assert "use_bidirectional_attention is true" in refusal(tmp_path, "gemma3", use_bidirectional_attention=True)
+
+
+def test_gemma_3_that_reads_images_is_refused_saying_why(tmp_path: Path) -> None:
+    name = "Gemma3ForConditionalGeneration"
+    for changes in ({"architectures": [name]}, {"architectures": ABSENT, "model_type": "gemma3"}):
+        message = refusal(tmp_path, "gemma3", **changes)
+        assert name in message
+        assert "images" in message
+        assert "Gemma3ForCausalLM" in message
+
+
+def test_longrope_factors_must_fit_the_rotating_channels(tmp_path: Path) -> None:
+    def phi3(num_factors: int) -> dict[str, Any]:
+        factors = [1.0] * num_factors
+        scaling = {"type": "longrope", "short_factor": factors, "long_factor": factors}
+        return {"rope_scaling": scaling, "original_max_position_embeddings": 64, "partial_rotary_factor": 0.75}
+
+    config = read(tmp_path, "phi3", **phi3(6))
+    assert (config.rotary_dim, config.head_dim, config.max_position) == (12, 16, 512)
+    message = refusal(tmp_path, "phi3", **phi3(8))
+    assert "rope_scaling.short_factor has 8 numbers; 12 rotating channels need 6" in message
 
 
 def test_window_holds_only_on_layers_so_marked(tmp_path: Path) -> None:
@@ -134,7 +193,17 @@ def test_window_holds_only_on_layers_so_marked(tmp_path: Path) -> None:
     assert windows("mistral", sliding_window=None) == all_full
     assert windows("mistral", sliding_window=8, layer_types=["full_attention"] * 4) == all_full
     assert windows("mistral", sliding_window=8, layer_types=mixed) == ((FULL, SLIDING) * 2, 8)
+    assert windows("phi3", sliding_window=8) == ((SLIDING,) * 4, 8)
+    for absent in (None, ABSENT):
+        assert windows("phi3", sliding_window=absent) == all_full
     assert windows("llama", sliding_window=8) == all_full
+    assert windows("gemma2", sliding_window=8) == ((SLIDING, FULL) * 2, 8)
+    assert windows("gemma3", sliding_window=8) == ((SLIDING,) * 4, 8)
+    assert windows("gemma3", sliding_window=8, sliding_window_pattern=3) == ((SLIDING, SLIDING, FULL, SLIDING), 8)
+    assert windows("gemma3", sliding_window=8, sliding_window_pattern=1) == all_full
+    assert windows("gemma3", sliding_window=8, layer_types=mixed) == ((FULL, SLIDING) * 2, 8)
+    assert windows("gemma2", sliding_window=None) == all_full
+    assert windows("granite", sliding_window=8) == all_full
     for family in ("qwen2", "qwen3"):
         on = {"use_sliding_window": True, "sliding_window": 8}
         assert windows(family, **on, max_window_layers=3) == ((FULL, FULL, FULL, SLIDING), 8)

@@ -6,11 +6,14 @@ import pytest
 
 from pagewire.frontend.cli.flags import (
     FlagOption,
+    bench_flags,
     build_engine_config,
     build_server_config,
     engine_flags,
     server_flags,
+    spelled_out,
 )
+from pagewire.frontend.quantize.config import QuantizeConfig
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.server_config import ServerConfig
@@ -68,3 +71,15 @@ def test_defaults_are_shown_as_users_would_type_them():
 
 def test_defaults_of_several_values_are_shown_as_they_are_typed():
     assert {flag.field: flag.shown_default for flag in server_flags()}["allowed_methods"] == "*"
+
+
+def test_opposite_of_a_switch_may_have_a_name_of_its_own():
+    opposites = {flag.field: flag.opposite for flag in [*engine_flags(), *bench_flags(QuantizeConfig)]}
+    assert opposites["enable_prefix_caching"] == "--no-enable-prefix-caching"
+    assert opposites["symmetric"] == "--asymmetric"
+    assert spelled_out(bench_flags(QuantizeConfig), {"symmetric": False}) == ["--asymmetric"]
+
+
+def test_quantization_has_a_short_flag():
+    options = {flag.field: FlagOption(flag).opts for flag in engine_flags()}
+    assert options["quantization"] == ["--quantization", "-q"]

@@ -59,6 +59,12 @@ REFERENCES = {
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
     ),
+    # Granite's, as published: the digits by a rule, then GPT-2's pattern.
+    "refact": lambda: train_byte_level(
+        pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    ),
     "llama-bpe": lambda: train_byte_level(split_words(LLAMA3), ignore_merges=True),
     "qwen2": lambda: train_byte_level(split_words(QWEN2), normalizer=normalizers.NFC()),
     "tekken": lambda: train_byte_level(split_words(TEKKEN), ignore_merges=True),
@@ -116,6 +122,22 @@ def test_text_after_a_special_token_begins_with_a_space_as_in_the_models_own_tok
         processor.bos_id(),
         *processor.encode("the dog"),
     ]
+
+
+def test_whole_tokens_of_phi3_take_the_whitespace_after_them_along(tmp_path: Path) -> None:
+    """As in its tokenizer.json: the line breaks of its chat template are no tokens."""
+    processor = train_sentencepiece()
+    metadata = sentencepiece_metadata(processor)
+    for name, value in (("tokens", "<|user|>"), ("scores", -1000.0), ("token_type", 3)):
+        metadata[f"tokenizer.ggml.{name}"] = [*metadata[f"tokenizer.ggml.{name}"], value]  # type: ignore[misc]  # lists
+    phi3 = load_tokenizer(write_gguf(tmp_path / "phi3.gguf", metadata, "phi3"))
+    ids = [processor.vocab_size(), *processor.encode("the dog")]
+    for text in ("<|user|>the dog", "<|user|>\nthe dog", "<|user|> \n the dog"):
+        assert phi3.encode(text, add_special_tokens=False) == ids
+    kept = [processor.bos_id(), *processor.encode("\nthe dog")]
+    assert phi3.encode("<s>\nthe dog", add_special_tokens=False) == kept
+    llama = load(tmp_path, metadata)
+    assert llama.encode("<|user|>\nthe dog", add_special_tokens=False) == [ids[0], *kept[1:]]
 
 
 def test_special_tokens_are_found_whole_and_user_defined_ones_are_not_special(tmp_path: Path) -> None:

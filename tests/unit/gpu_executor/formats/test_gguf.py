@@ -17,10 +17,11 @@ from tests.support.tiny_model import tiny_gguf
 
 
 @pytest.mark.parametrize(
-    ("family", "quant"), [("llama", "F16"), ("llama", "Q4_1"), ("qwen2", "Q8_0"), ("qwen3", "Q6_K")]
+    ("family", "quant"),
+    [("llama", "F16"), ("llama", "Q4_1"), ("qwen2", "Q8_0"), ("qwen3", "Q6_K"), ("phi3", "Q8_0"), ("granite", "F16")],
 )
 def test_every_tensor_is_the_hugging_face_one(family: str, quant: str) -> None:
-    tiny = tiny_gguf(family, quant, attention_bias=family == "llama")  # type: ignore[arg-type]  # parametrized names
+    tiny = tiny_gguf(family, quant, attention_bias=family in ("granite", "llama"))  # type: ignore[arg-type]  # parametrized names
     expected = load_file(tiny.reference / "model.safetensors")
     config = load_model_config(tiny.path)
     with GGUFFile(tiny.path) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
@@ -28,7 +29,7 @@ class StoredTensor:
         destination.copy_(self._values)
 
 
-def make_output_layer(rows: torch.Tensor) -> OutputLayer:
+def make_output_layer(rows: torch.Tensor, scale: float = 1.0, soft_cap: float | None = None) -> OutputLayer:
     """A layer tied to an embedding of these rows."""
     ops = select_ops("reference")
     context = BuildContext(ops, DenseMethod(ops), rows.dtype, rows.dtype, CPU)
@@ -37,7 +38,12 @@ def make_output_layer(rows: torch.Tensor) -> OutputLayer:
     (target,) = embedding.weight_targets()
     target.load(StoredTensor(rows))
     config = msgspec.structs.replace(
-        load_model_config(tiny_checkpoint()), vocab_size=vocab_size, hidden_size=hidden_size, tie_word_embeddings=True
+        load_model_config(tiny_checkpoint()),
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        tie_word_embeddings=True,
+        logit_scale=scale,
+        logit_soft_cap=soft_cap,
     )
     return OutputLayer("output", embedding, config, context)
 
@@ -53,3 +59,40 @@ def test_logits_of_16_bits_are_written_to_the_callers_float32() -> None:
     assert written.data_ptr() == out.data_ptr()
     assert torch.equal(out[:5], logits)
     assert out[5:].isnan().all()
+
+
+@pytest.mark.parametrize(("scale", "soft_cap"), [(0.125, None), (1.0, 5.0), (3.0, 5.0)])
+def test_logits_are_scaled_and_bounded_once_on_every_way_out(scale: float, soft_cap: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, hidden = torch.randn(48, 16, generator=generator), torch.randn(5, 16, generator=generator)
+    layer = make_output_layer(rows, scale, soft_cap)
+    expected = scale * (hidden.double() @ rows.double().t())
+    if soft_cap is not None:
+        expected = soft_cap * torch.tanh(expected / soft_cap)
+    expected = expected.float()
+    out = torch.full((5, 48), torch.nan)
+    chosen = layer.choose(hidden, 40, kept_rows=[1, 4])
+    torch.testing.assert_close(layer.forward(hidden), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer.forward(hidden, out), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(chosen.logits, expected[[1, 4], :40], rtol=1e-5, atol=1e-5)
+    best = expected[:, :40].max(dim=1)
+    assert chosen.best_ids == best.indices.tolist()
+    assert chosen.best_values == pytest.approx(best.values.tolist(), rel=1e-5)
+
+
+def test_bounded_logits_have_the_same_bits_alone_and_in_any_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = make_output_layer(torch.randn(53, 16, generator=generator), 0.7, 4.0)
+    hidden = torch.randn(29, 16, generator=generator)
+    together = layer.forward(hidden)
+    assert all(torch.equal(layer.forward(hidden[i : i + 1]), together[i : i + 1]) for i in range(29))
+
+
+def test_logits_that_are_not_finite_stay_so_where_they_are_no_numbers() -> None:
+    layer = make_output_layer(torch.ones(4, 16), 1.0, 4.0)
+    hidden = torch.ones(2, 16)
+    hidden[1, 3] = torch.nan
+    logits = layer.forward(hidden)
+    assert logits[0].isfinite().all()
+    assert logits[1].isnan().all()

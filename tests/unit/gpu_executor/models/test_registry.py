@@ -17,6 +17,10 @@ from pagewire.ipc.errors import ConfigError
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 from tests.support.tiny_model import tiny_checkpoint
 
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 8.0
+}  # fmt: skip
+SOFT_CAPS = {"attention_soft_cap": 1.5, "logit_soft_cap": 2.0}
 LENGTHS = [40, 17, 90, 1, 33]
 
 
@@ -29,17 +33,22 @@ def load(family: Any, dtype: torch.dtype, **options: Any) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype", "kv_dtype"),
+    ("family", "dtype", "kv_dtype", "options"),
     [
-        ("llama", torch.float32, torch.float16),
-        ("qwen3", torch.float32, torch.float32),
-        ("mistral", torch.bfloat16, torch.bfloat16),
+        ("llama", torch.float32, torch.float16, {}),
+        ("qwen3", torch.float32, torch.float32, {}),
+        ("mistral", torch.bfloat16, torch.bfloat16, {"sliding_window": 24}),
+        ("phi3", torch.bfloat16, torch.float16, {"sliding_window": 24, "partial_rotary_factor": 0.75}),
+        ("gemma2", torch.bfloat16, torch.bfloat16, {"sliding_window": 24, **SOFT_CAPS}),
+        ("gemma3", torch.float32, torch.float16, {"sliding_window": 24, "sliding_window_pattern": 2}),
+        ("granite", torch.float32, torch.float32, MULTIPLIERS),
+        ("granite", torch.bfloat16, torch.bfloat16, MULTIPLIERS),
     ],
 )
 def test_logits_have_the_same_bits_alone_batched_and_chunked(
-    family: str, dtype: torch.dtype, kv_dtype: torch.dtype
+    family: str, dtype: torch.dtype, kv_dtype: torch.dtype, options: dict[str, Any]
 ) -> None:
-    model = load(family, dtype, sliding_window=24 if family == "mistral" else None)
+    model = load(family, dtype, **options)
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, 512, (n,), generator=generator) for n in LENGTHS]
     block_ids = [range(7 * i + 6, 7 * i - 1, -1) for i in range(len(prompts))]

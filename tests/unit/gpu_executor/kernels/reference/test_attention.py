@@ -38,14 +38,18 @@ class Requests:
         self.block_ids = [[blocks.pop() for _ in range(-(-n // block_size))] for n in LENGTHS]
         self.ops = select_ops("reference")
 
-    def attend(self, chunks: list[tuple[int, int, int]], window: int | None = None) -> list[torch.Tensor]:
+    def attend(
+        self, chunks: list[tuple[int, int, int]], window: int | None = None, cap: float | None = None
+    ) -> list[torch.Tensor]:
         """Store and attend (request, start, number of tokens) chunks in one step; return each one's output."""
         step = paged_step([Chunk(self.block_ids[r], s, n) for r, s, n in chunks], self.block_size)
         cut = [(r, slice(s, s + n)) for r, s, n in chunks]
         key, value = (torch.cat([kv[r][part] for r, part in cut]) for kv in (self.keys, self.values))
         self.ops.store_kv(key, value, self.cache, step.slot_mapping)
         query = torch.cat([self.queries[r][part] for r, part in cut])
-        out = self.ops.paged_attention(query, self.cache, step, scale=self.head_dim**-0.5, sliding_window=window)
+        out = self.ops.paged_attention(
+            query, self.cache, step, scale=self.head_dim**-0.5, sliding_window=window, soft_cap=cap
+        )
         return list(out.split([n for _, _, n in chunks]))
 
     def expected(self, request: int, window: int | None) -> torch.Tensor:
@@ -74,12 +78,15 @@ def test_attention_equals_the_dense_product(heads: tuple[int, int, int], window:
 
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("block_size", [8, 16, 48])
-@pytest.mark.parametrize(("heads", "window"), [(HEADS[0], None), (HEADS[1], 40), (HEADS[2], 70), (HEADS[3], None)])
+@pytest.mark.parametrize(
+    ("heads", "window", "cap"),
+    [(HEADS[0], None, None), (HEADS[1], 40, None), (HEADS[2], 70, None), (HEADS[3], None, None), (HEADS[2], 40, 2.0)],
+)
 def test_token_has_the_same_bits_in_any_batch_and_any_chunks(
-    heads: tuple[int, int, int], window: int | None, block_size: int, kv_dtype: torch.dtype
+    heads: tuple[int, int, int], window: int | None, cap: float | None, block_size: int, kv_dtype: torch.dtype
 ) -> None:
     requests = Requests(heads, block_size=block_size, kv_dtype=kv_dtype)
-    alone = [requests.attend([(r, 0, n)], window)[0] for r, n in enumerate(LENGTHS)]
+    alone = [requests.attend([(r, 0, n)], window, cap)[0] for r, n in enumerate(LENGTHS)]
     rng = random.Random(block_size)
     for largest in (5, 64):
         requests.clear()
@@ -90,7 +97,7 @@ def test_token_has_the_same_bits_in_any_batch_and_any_chunks(
             chunks = [(r, done[r], min(LENGTHS[r] - done[r], rng.randint(1, largest))) for r in chosen]
             rng.shuffle(chunks)
             for (request, start, num_tokens), output in zip(
-                chunks, requests.attend(chunks, window) if chunks else [], strict=True
+                chunks, requests.attend(chunks, window, cap) if chunks else [], strict=True
             ):
                 pieces[request].append(output)
                 done[request] = start + num_tokens

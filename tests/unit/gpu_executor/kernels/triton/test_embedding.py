@@ -7,11 +7,11 @@ import functools
 import pytest
 import torch
 
-from pagewire.gpu_executor.kernels.layouts import LinearWeight
+from pagewire.gpu_executor.kernels.layouts import Int4Weight, Int8Weight, LinearWeight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize_rows
 from tests.support.packed_rows import assert_rows, each_dtype, each_weight
 from tests.support.planted import assert_notices
-from tests.support.weights import random_int4
+from tests.support.weights import permuted, random_int4, random_int8
 
 pytest.importorskip("triton")
 
@@ -42,6 +42,12 @@ def test_looked_up_rows_are_those_of_the_matrix(weight: LinearWeight, dtype: tor
 def test_long_rows_take_several_programs(weight: LinearWeight, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EMBEDDING[0].constants, "BLOCK_UNITS", 2)
     ids = torch.tensor([5, 69])
+    assert_rows(dequantize_rows(weight, ids), embedding(ids, prepared(weight), torch.float32))
+
+
+@pytest.mark.parametrize("weight", [random_int4(70, 200), random_int8(70, 96, 16)])
+def test_columns_go_where_their_channels_belong(weight: Int4Weight | Int8Weight) -> None:
+    weight, ids = permuted(weight), torch.tensor([69, 0, 3])
     assert_rows(dequantize_rows(weight, ids), embedding(ids, prepared(weight), torch.float32))
 
 

@@ -8,10 +8,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pagewire.gpu_executor.kernels.layouts import DenseWeight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.layouts import (
+    DenseWeight,
+    Int4Weight,
+    Int8Weight,
+    LinearWeight,
+    StackedWeight,
+)
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
 from tests.support.products import assert_product, random_rows
-from tests.support.weights import random_dense, random_fp8, random_int4, random_int8
+from tests.support.weights import permuted, random_dense, random_fp8, random_int4, random_int8
 
 pytest.importorskip("triton")
 
@@ -75,6 +81,59 @@ def test_large_products_unpack_some_rows_at_a_time(weight: LinearWeight, monkeyp
     monkeypatch.setattr(products, "quantized_matmul", None)
     x = random_rows(5, weight.in_features)
     assert_product(multiply(x, prepared(weight), is_batch_invariant=False), x, weight)
+
+
+PERMUTED = [permuted(random_int4(40, 200, has_bias=True)), permuted(random_int8(40, 96, 16, has_minimum=True))]
+
+
+@pytest.mark.parametrize("weight", PERMUTED, ids=["int4", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("is_batch_invariant", [False, True])
+def test_columns_multiply_the_channels_that_they_are_of(
+    weight: Int4Weight | Int8Weight, dtype: torch.dtype, is_batch_invariant: bool
+) -> None:
+    x = random_rows(5, weight.in_features, dtype)
+    assert_product(multiply(x, prepared(weight), is_batch_invariant=is_batch_invariant), x, weight)
+
+
+@pytest.mark.parametrize("weight", PERMUTED, ids=["int4", "int8"])
+def test_large_products_gather_as_small_ones_do(
+    weight: Int4Weight | Int8Weight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "UNPACK_ROWS", 4)
+    monkeypatch.setattr(products, "UNPACK_NUMBERS", 30 * weight.in_features)
+    x = random_rows(5, weight.in_features)
+    assert_product(multiply(x, prepared(weight), is_batch_invariant=False), x, weight)
+
+
+@pytest.mark.parametrize("is_batch_invariant", [False, True])
+def test_parts_in_one_order_gather_once_and_others_not_at_all(is_batch_invariant: bool) -> None:
+    weight = StackedWeight(
+        (
+            permuted(random_int4(20, 96)),
+            permuted(random_int8(12, 96)),
+            permuted(random_int8(8, 96, 16), seed=1),
+            random_int4(4, 96),
+            random_dense(4, 96),
+        )
+    )
+    x = random_rows(5, 96)
+    stacked = prepare_weight(weight, CPU)
+    with GathersCounted() as counted:
+        product = multiply(x, stacked, is_batch_invariant=is_batch_invariant)
+    assert_product(product, x, weight)
+    assert counted.num_gathers == 2
+
+
+class GathersCounted(TorchDispatchMode):
+    """Within it, gathers are counted."""
+
+    num_gathers = 0
+
+    # Whatever torch calls goes through here.
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.num_gathers += func._schema.name == "aten::index_select"
+        return func(*args, **(kwargs or {}))
 
 
 def test_dense_products_of_parts_are_written_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:

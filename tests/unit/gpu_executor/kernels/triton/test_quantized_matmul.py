@@ -13,7 +13,7 @@ from torch import Tensor
 from pagewire.gpu_executor.kernels.layouts import Fp8Weight, Int4Weight, Int8Weight
 from tests.support.planted import PRECISION_ERRORS, assert_notices
 from tests.support.products import TOLERANCES, assert_product, random_rows
-from tests.support.weights import random_fp8, random_int4, random_int8
+from tests.support.weights import random_fp8, random_int4, random_int8, with_large_groups
 
 pytest.importorskip("triton")
 
@@ -36,10 +36,29 @@ WEIGHTS = {
     "int8-minimum": lambda: random_int8(5, 96, has_minimum=True, has_bias=True),
     "int8-half": lambda: random_int8(37, 96, 16),
     "int8-half-minimum": lambda: random_int8(20, 160, 16, has_minimum=True),
+    "int8-least-code": lambda: with_least_codes(random_int8(37, 160)),
+    "int8-half-minimum-least-code": lambda: with_least_codes(random_int8(20, 160, 16, has_minimum=True)),
+    # Groups of a unit and of a step, which end within one; of the whole row.
+    "int4-64": lambda: with_large_groups(random_int4(37, 200, has_bias=True), 64),
+    "int4-128": lambda: with_large_groups(random_int4(37, 200), 128),
+    "int4-128-all-splits": lambda: with_large_groups(random_int4(20, 480), 128),
+    "int4-row": lambda: with_large_groups(random_int4(20, 320), 320),
+    "int8-64": lambda: with_large_groups(random_int8(37, 160), 64),
+    "int8-64-minimum": lambda: with_large_groups(random_int8(37, 96, has_minimum=True), 64),
+    "int8-128": lambda: with_large_groups(random_int8(37, 160, has_bias=True), 128),
+    "int8-row-minimum": lambda: with_large_groups(random_int8(37, 192, has_minimum=True), 192),
+    "int8-half-of-64": lambda: with_large_groups(random_int8(37, 160, 16), 64),
     "fp8": lambda: random_fp8(37, 200, 37, 200),
     "fp8-rows": lambda: random_fp8(37, 150, 1, 150, has_bias=True),
     "fp8-tiles": lambda: random_fp8(132, 300, 128, 128),
 }
+
+
+def with_least_codes(weight: Int8Weight) -> Int8Weight:
+    """The weight with some codes of -128, which has no opposite."""
+    codes = weight.codes.clone()
+    codes[::3, ::5] = -128
+    return replace(weight, codes=codes)
 
 
 def pack(weight: Quantized) -> PackedWeight:
@@ -65,7 +84,7 @@ def test_product_is_that_of_the_weights_it_stands_for(name: str) -> None:
     assert_product(multiply(x, weight), x, weight)
 
 
-@pytest.mark.parametrize("name", ["int4", "int8", "int8-half-minimum", "fp8-tiles"])
+@pytest.mark.parametrize("name", ["int4", "int4-128", "int8", "int8-64", "int8-half-minimum", "fp8-tiles"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_product_of_16_bits_rounds_each_weight_and_the_sum(name: str, dtype: torch.dtype) -> None:
     weight = WEIGHTS[name]()
@@ -89,6 +108,31 @@ def test_product_is_right_by_each_launch_row(row: int, monkeypatch: pytest.Monke
     weight = random_int4(130, 200, has_bias=True)
     x = random_rows(3, 200)
     assert_product(multiply(x, weight), x, weight)
+
+
+@pytest.mark.parametrize(
+    ("weight", "num_bits"),
+    [
+        (random_int4(128, 512), 5),
+        (with_large_groups(random_int4(128, 512), 64), 4.5),
+        (with_large_groups(random_int4(128, 512), 128), 4.25),
+        (random_int8(128, 512), 8.5),
+        (with_large_groups(random_int8(128, 512), 64), 8.25),
+        (with_large_groups(random_int8(128, 512), 512), 8.125),
+        (with_large_groups(random_int8(128, 512, has_minimum=True), 128), 8.25),
+    ],
+)
+def test_scales_of_large_groups_are_kept_once_a_unit_or_step(weight: Int4Weight | Int8Weight, num_bits: float) -> None:
+    packed = pack(weight)
+    assert 8 * (packed.words.nbytes + packed.scales.nbytes) == num_bits * 128 * 512
+
+
+def test_scale_that_differs_in_one_row_is_kept() -> None:
+    weight = with_large_groups(random_int4(37, 256), 128)
+    weight.scale[36, 7] *= 2
+    x = random_rows(5, 256)
+    assert_product(multiply(x, weight), x, weight)
+    assert pack(weight).scale_channels == 64
 
 
 def test_rows_of_a_wider_matrix_are_read_and_written_in_place() -> None:
@@ -162,9 +206,11 @@ def scales_of_next_group(weight: Quantized) -> Quantized:
     ("name", "plant"),
     [
         ("int4", one_code_off),
+        ("int4-128", one_code_off),
         ("int8", one_code_off),
         ("fp8-tiles", one_code_off),
         ("int4", minima_of_next_group),
+        ("int4-128", minima_of_next_group),
         ("int8-half-minimum", minima_of_next_group),
         ("int8-half", scales_of_next_group),
         ("fp8-tiles", scales_of_next_group),

@@ -1,0 +1,1 @@
+"""What the metadata of a GGUF file says of a model, by subject."""

@@ -1,0 +1,1 @@
+"""`pagewire quantize`: a smaller copy of a checkpoint."""

@@ -1,0 +1,61 @@
+"""Finds the model, and has the executor's tool write the copy.
+
+That is a process of its own, `python -m pagewire.gpu_executor.quantize_checkpoint`, since only the executor imports
+torch. Its lines and its exit code are the command's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagewire.checkpoint.resolve import ResolvedModel, resolve_model
+from pagewire.ipc.errors import ConfigError, MachineError
+
+from .config import QuantizeConfig
+
+_MODULE = "pagewire.gpu_executor.quantize_checkpoint"
+
+
+def run(model: str, config: QuantizeConfig) -> int:
+    """Write the copy; return the exit code.
+
+    Raises:
+        ConfigError: the model can't be found, or not be quantized.
+        MachineError: the tool was ended from outside.
+    """
+    download_dir = None if config.download_dir is None else Path(config.download_dir)
+    resolved = resolve_model(model, revision=config.revision, download_dir=download_dir)
+    if resolved.file_format == "gguf":
+        raise ConfigError(
+            f"{resolved.name} is a GGUF model, whose weights are packed in GGUF's own types; name the safetensors "
+            "checkpoint that it was made of, or serve it as it is."
+        )
+    return run_tool(tool_command(resolved, config))
+
+
+def tool_command(model: ResolvedModel, config: QuantizeConfig) -> list[str]:
+    """Return the command line of the executor's tool."""
+    options = ["--to", config.to, "--out", config.out, "--format", config.format]
+    options += ["--max-shard-gb", str(config.max_shard_gb)]
+    if config.group_size is not None:
+        options.append(f"--group-size={config.group_size}")
+    if config.symmetric is not None:
+        options.append("--symmetric" if config.symmetric else "--no-symmetric")
+    if config.overwrite:
+        options.append("--overwrite")
+    return [sys.executable, "-P", "-m", _MODULE, *options, "--", str(model.path)]
+
+
+def run_tool(command: Sequence[str]) -> int:
+    """Run the tool with our own output; return its exit code.
+
+    Raises:
+        MachineError: a signal ended it.
+    """
+    code = subprocess.run(command, check=False).returncode
+    if code < 0:
+        raise MachineError(f"{_MODULE} was ended by signal {-code}; if that was 9, memory ran out: free some.")
+    return code

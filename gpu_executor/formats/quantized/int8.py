@@ -1,0 +1,102 @@
+"""Integers of up to 8 bits, a byte each, as compressed-tensors' "int-quantized" files hold them.
+
+Files may hold a scale of activations besides (`input_scale`): see `take_activation_scales`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pagewire.checkpoint.quantization.schemes import Int8Scheme
+
+from ..checkpoint_tensor import CheckpointTensor
+from ..safetensors import SafetensorsTensor
+from .integer_matrix import IntegerMatrix
+from .module_parts import ModuleParts, check_dtype, check_shape
+from .packed_tensor import IntegerTensor
+from .scales import (
+    by_row,
+    check_activation_scales,
+    check_matrix,
+    check_scale,
+    check_zero_points,
+    read_groups,
+    read_scale,
+    scale_shapes,
+    take_activation_scales,
+)
+
+_BITS = 8
+_CENTER = 128  # of codes without a sign
+
+
+def read_int8(parts: ModuleParts, scheme: Int8Scheme) -> CheckpointTensor:
+    """Put the tensors of a layer of signed bytes together.
+
+    Raises:
+        ConfigError: if one is missing, or has a shape or type that the scheme does not allow. The message names it.
+    """
+    weight = parts.take("weight")
+    check_dtype(weight, "I8")
+    out_features, in_features = check_matrix(weight)
+    num_groups = None if scheme.group_size is None else -(-in_features // scheme.group_size)
+    shapes = scale_shapes(out_features, num_groups)
+    scale = check_scale(parts.take("weight_scale"), *shapes)
+    # Some writers store the zero points of symmetric weights, too: zeros.
+    zero_point = parts.take_optional("weight_zero_point") if scheme.is_symmetric else parts.take("weight_zero_point")
+    if zero_point is not None:
+        check_zero_points(zero_point, *shapes)
+    order = parts.take("weight_g_idx") if scheme.has_permutation else None
+    if order is not None:
+        check_dtype(order, "I32", "I64")
+        check_shape(order, (in_features,))
+    activation_scales = take_activation_scales(parts) if scheme.has_static_activations else []
+    return Int8Tensor(parts.module, weight, scale, zero_point, order, scheme.group_size, activation_scales)
+
+
+class Int8Tensor(IntegerTensor):
+    """A weight of signed bytes and its scales.
+
+    Args:
+        module: canonical name of the layer.
+        weight: [out_features, in_features].
+        scale: of `scale_shapes`.
+        zero_point: like `scale`, or None: zeros.
+        order: `weight_g_idx`, or None: groups are runs of channels.
+        group_size: channels of a group; None: a row is one.
+        activation_scales: what `take_activation_scales` took.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        weight: SafetensorsTensor,
+        scale: SafetensorsTensor,
+        zero_point: SafetensorsTensor | None,
+        order: SafetensorsTensor | None,
+        group_size: int | None,
+        activation_scales: list[SafetensorsTensor],
+    ) -> None:
+        super().__init__(module, weight.source, check_matrix(weight), _BITS)
+        self._weight = weight
+        self._scale = scale
+        self._zero_point = zero_point
+        self._order = order
+        self._group_size = group_size
+        self._activation_scales = activation_scales
+
+    def read_integers(self) -> IntegerMatrix:
+        """See `IntegerTensor.read_integers`."""
+        check_activation_scales(self._activation_scales)
+        out_features, in_features = self.shape
+        scale = by_row(read_scale(self._scale), out_features)
+        zero = torch.zeros_like(scale)
+        if self._zero_point is not None:
+            zero = by_row(self._zero_point.read().float(), out_features)
+        return IntegerMatrix(
+            bits=_BITS,
+            codes=self._weight.read().view(torch.uint8) ^ _CENTER,  # the sign bit: 128 is added
+            scale=scale,
+            zero=zero + _CENTER,
+            group_of=read_groups(self._order, in_features, self._group_size, scale.shape[1]),
+        )

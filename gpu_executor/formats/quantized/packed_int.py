@@ -1,0 +1,118 @@
+"""Integers of 4 or 8 bits in words of 32, as compressed-tensors' "pack-quantized" files hold them.
+
+Codes have no sign: half the range is added. A word holds neighbouring channels of a row, the first in its lowest bits;
+zero points are packed in the same way, but down the rows.
+
+Source: https://github.com/vllm-project/compressed-tensors, pack_quantized compressor.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pagewire.checkpoint.quantization.schemes import PackedIntScheme
+from pagewire.ipc.errors import ConfigError
+
+from ..checkpoint_tensor import CheckpointTensor
+from ..safetensors import SafetensorsTensor
+from .integer_matrix import IntegerMatrix
+from .module_parts import ModuleParts, check_dtype, check_shape
+from .packed_tensor import IntegerTensor
+from .scales import by_row, check_scale, read_groups, read_scale, scale_shapes
+
+_WORD_BITS = 32
+
+
+def read_packed_int(parts: ModuleParts, scheme: PackedIntScheme) -> CheckpointTensor:
+    """Put the tensors of a layer of packed integers together.
+
+    Raises:
+        ConfigError: if one is missing, or has a shape or type that the scheme does not allow. The message names it.
+    """
+    packed, out_and_in = parts.take("weight_packed"), parts.take("weight_shape")
+    check_dtype(packed, "I32")
+    out_features, in_features = _read_shape(out_and_in)
+    check_shape(packed, (out_features, _num_words(in_features, scheme.bits)))
+    num_groups = None if scheme.group_size is None else -(-in_features // scheme.group_size)
+    scale = check_scale(parts.take("weight_scale"), *scale_shapes(out_features, num_groups))
+    zero_point = None if scheme.is_symmetric else parts.take("weight_zero_point")
+    if zero_point is not None:
+        check_dtype(zero_point, "I32")
+        check_shape(zero_point, (_num_words(out_features, scheme.bits), num_groups or 1))
+    order = parts.take("weight_g_idx") if scheme.has_permutation else None
+    if order is not None:
+        check_dtype(order, "I32", "I64")
+        check_shape(order, (in_features,))
+    return PackedIntTensor(parts.module, scheme, (out_features, in_features), packed, scale, zero_point, order)
+
+
+class PackedIntTensor(IntegerTensor):
+    """A weight of packed integers and its scales.
+
+    Args:
+        module: canonical name of the layer.
+        scheme: how it is packed.
+        shape: [out_features, in_features].
+        packed: [out_features, words of a row] int32.
+        scale: of `scale_shapes`.
+        zero_point: [words of out_features, num_groups] int32, or None: half the range.
+        order: `weight_g_idx`, or None: groups are runs of channels.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        scheme: PackedIntScheme,
+        shape: tuple[int, int],
+        packed: SafetensorsTensor,
+        scale: SafetensorsTensor,
+        zero_point: SafetensorsTensor | None,
+        order: SafetensorsTensor | None,
+    ) -> None:
+        super().__init__(module, packed.source, shape, scheme.bits)
+        self._scheme = scheme
+        self._packed = packed
+        self._scale = scale
+        self._zero_point = zero_point
+        self._order = order
+
+    def read_integers(self) -> IntegerMatrix:
+        """See `IntegerTensor.read_integers`."""
+        out_features, in_features = self.shape
+        bits = self._scheme.bits
+        scale = by_row(read_scale(self._scale), out_features)
+        zero = torch.full_like(scale, 2 ** (bits - 1))
+        if self._zero_point is not None:
+            down_the_rows = self._zero_point.read().t().contiguous()
+            zero = _unpack(down_the_rows, bits)[:, :out_features].t().float()
+        return IntegerMatrix(
+            bits=bits,
+            codes=_unpack(self._packed.read(), bits)[:, :in_features],
+            scale=scale,
+            zero=zero,
+            group_of=read_groups(self._order, in_features, self._scheme.group_size, scale.shape[1]),
+        )
+
+
+def _read_shape(tensor: SafetensorsTensor) -> tuple[int, int]:
+    """Read `weight_shape`: what the packed tensor alone does not tell, since its last word may be half empty."""
+    check_dtype(tensor, "I32", "I64")
+    check_shape(tensor, (2,))
+    out_features, in_features = tensor.read().tolist()
+    if min(out_features, in_features) < 1:
+        raise ConfigError(f"{tensor.source}: holds [{out_features}, {in_features}], which is the shape of no weight")
+    return out_features, in_features
+
+
+def _num_words(num_codes: int, bits: int) -> int:
+    return -(-num_codes * bits // _WORD_BITS)
+
+
+def _unpack(words: Tensor, bits: int) -> Tensor:
+    """[rows, words] int32 -> [rows, codes] uint8."""
+    # The lowest byte of a word comes first, in files as in memory.
+    octets = words.view(torch.uint8)
+    if bits == 8:
+        return octets
+    return torch.stack((octets & 0x0F, octets >> 4), dim=2).view(len(octets), -1)

@@ -1,0 +1,127 @@
+"""Scales, zero points and orders of channels beside a quantized weight, as fp8 and compressed-tensors files store them.
+
+What a weight needs is known once its shapes are checked; values are checked when they are read.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pagewire.ipc.errors import ConfigError
+
+from ..safetensors import SafetensorsTensor
+from .integer_matrix import even_groups
+from .module_parts import ModuleParts, check_dtype, check_shape
+
+_FLOATS = ("F32", "F16", "BF16")
+_ZERO_POINTS = ("I8", "I32", "I64")
+_ONE_NUMBER: tuple[tuple[int, ...], ...] = ((), (1,))
+
+
+def check_matrix(tensor: SafetensorsTensor) -> tuple[int, int]:
+    """Return the rows and columns of a weight.
+
+    Raises:
+        ConfigError: if it has another number of dimensions.
+    """
+    if len(tensor.shape) != 2:
+        raise ConfigError(f"{tensor.source}: has shape {list(tensor.shape)}; a weight has rows and columns")
+    return tensor.shape[0], tensor.shape[1]
+
+
+def check_scale(tensor: SafetensorsTensor, *shapes: tuple[int, ...]) -> SafetensorsTensor:
+    """Return a tensor of scales whose shape is among those that are allowed.
+
+    Raises:
+        ConfigError: if it has another shape, or holds no floats.
+    """
+    check_dtype(tensor, *_FLOATS)
+    check_shape(tensor, *shapes)
+    return tensor
+
+
+def scale_shapes(out_features: int, num_groups: int | None) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes that scales (or zero points) may have.
+
+    Args:
+        out_features: rows of the weight.
+        num_groups: of a row; None: scales are by row or for the whole matrix, by their shape.
+    """
+    return ((out_features, 1), (out_features,), *_ONE_NUMBER) if num_groups is None else ((out_features, num_groups),)
+
+
+def check_zero_points(tensor: SafetensorsTensor, *shapes: tuple[int, ...]) -> SafetensorsTensor:
+    """Return a tensor of plain (not packed) zero points; see `check_scale`."""
+    check_dtype(tensor, *_ZERO_POINTS)
+    check_shape(tensor, *shapes)
+    return tensor
+
+
+def take_activation_scales(parts: ModuleParts) -> list[SafetensorsTensor]:
+    """Take what a file that was calibrated for 8-bit activations says of them.
+
+    It is not applied: kernels here keep activations finer than such a file asks for. That it is there and sound is
+    checked all the same, as of every tensor: a file without it is one that was not written to its end.
+
+    Raises:
+        ConfigError: if there is no `input_scale`, or it has another shape than a number.
+    """
+    scales = [check_scale(parts.take("input_scale"), *_ONE_NUMBER)]
+    zero_point = parts.take_optional("input_zero_point")
+    if zero_point is not None:
+        check_zero_points(zero_point, *_ONE_NUMBER)
+    return scales
+
+
+def read_scale(tensor: SafetensorsTensor) -> Tensor:
+    """Return scales in float32.
+
+    Raises:
+        ConfigError: if one is a NaN or an infinity.
+    """
+    scale = tensor.read().float()
+    if not scale.isfinite().all():
+        raise ConfigError(f"{tensor.source}: holds a scale that is no finite number; the file is damaged")
+    return scale
+
+
+def check_activation_scales(scales: list[SafetensorsTensor]) -> None:
+    """Read what `take_activation_scales` took.
+
+    Raises:
+        ConfigError: if a scale is no finite number above zero.
+    """
+    for tensor in scales:
+        if not (read_scale(tensor) > 0).all():
+            raise ConfigError(f"{tensor.source}: holds a scale that is not above zero; the file is damaged")
+
+
+def by_row(numbers: Tensor, out_features: int) -> Tensor:
+    """Return scales or zero points as [out_features, num_groups], whatever of `scale_shapes` they have."""
+    if numbers.dim() == 2:
+        return numbers
+    return numbers.reshape(-1, 1).expand(out_features, 1)
+
+
+def read_groups(order: SafetensorsTensor | None, in_features: int, group_size: int | None, num_groups: int) -> Tensor:
+    """Return the group of each input channel, [in_features] int64.
+
+    Args:
+        order: `weight_g_idx`, whose entries are -1 where groups are runs of channels after all; None: they are.
+        in_features: columns of the weight.
+        group_size: channels of a group; None: a row is one.
+        num_groups: that have a scale.
+
+    Raises:
+        ConfigError: if it names a group that there is not.
+    """
+    runs = even_groups(in_features, group_size)
+    if order is None:
+        return runs
+    group_of = order.read().to(torch.int64)
+    if bool((group_of == -1).all()):
+        return runs
+    if bool(((group_of < 0) | (group_of >= num_groups)).any()):
+        raise ConfigError(f"{order.source}: names groups beyond the {num_groups} that have a scale")
+    return group_of

@@ -1,0 +1,1 @@
+"""Writing quantized checkpoints, the inverse of reading them: one module a packing."""

@@ -1,0 +1,76 @@
+"""GPTQ's file format, first version: what most GPTQ checkpoints have. The weights are only rounded, not optimized.
+
+Source: https://github.com/AutoGPTQ/AutoGPTQ (codes and zero points packed along columns, zero points stored less 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagewire.ipc.errors import ConfigError
+
+from ..quantized.integer_matrix import even_groups
+from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down
+from .rounding import round_matrix
+
+
+@dataclass(frozen=True, slots=True)
+class GPTQPacking(Packing):
+    """`qweight`, `qzeros`, `scales` and `g_idx`, symmetric: the fast kernels of other engines take no zero points.
+
+    Attributes:
+        bits: 4 or 8.
+        group_size: input channels that share a scale; None: a row.
+    """
+
+    bits: int
+    group_size: int | None
+
+    def describe(self) -> str:
+        groups = "rows" if self.group_size is None else f"groups of {self.group_size}"
+        return f"gptq, {groups}, symmetric"
+
+    def quantization_config(self) -> dict[str, object]:
+        return {
+            "quant_method": "gptq",
+            "bits": self.bits,
+            "group_size": -1 if self.group_size is None else self.group_size,
+            "sym": True,
+            "desc_act": False,
+            "lm_head": False,
+            "checkpoint_format": "gptq",
+        }
+
+    def check(self, module: str, shape: tuple[int, int]) -> None:
+        rows, columns = shape
+        per_word = 32 // self.bits
+        if rows % per_word or columns % per_word:
+            raise ConfigError(
+                f"{module}: gptq packs {per_word} channels a word, which {rows} x {columns} is no multiple of; give "
+                "--format compressed-tensors."
+            )
+        check_groups(module, columns, self.group_size)
+
+    def specs(self, shape: tuple[int, int], dtype: torch.dtype) -> list[TensorSpec]:
+        rows, columns = shape
+        per_word = 32 // self.bits
+        num_groups = 1 if self.group_size is None else columns // self.group_size
+        return [
+            TensorSpec("qweight", torch.int32, (columns // per_word, rows)),
+            TensorSpec("qzeros", torch.int32, (num_groups, rows // per_word)),
+            TensorSpec("scales", torch.float16, (num_groups, rows)),
+            TensorSpec("g_idx", torch.int32, (columns,)),
+        ]
+
+    def pack(self, matrix: Tensor) -> list[Tensor]:
+        rounded = round_matrix(matrix, bits=self.bits, group_size=self.group_size, is_symmetric=True)
+        stored_zeros = rounded.zero.t().sub(1).to(torch.uint8)
+        return [
+            pack_words_down(rounded.codes.t(), self.bits),
+            pack_words(stored_zeros, self.bits),
+            rounded.scale.t().to(torch.float16).contiguous(),
+            even_groups(matrix.shape[1], self.group_size).to(torch.int32),
+        ]

@@ -1,0 +1,199 @@
+"""`python -m pagewire.gpu_executor.quantize_checkpoint`: rounds a checkpoint's linear layers to 4 or 8 bits.
+
+`pagewire quantize` starts it, as only the executor imports torch. Every number is rounded on its own, without samples
+of text: so it takes seconds, and anyone can do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.safetensors_index import read_tensor_table
+from pagewire.ipc.errors import ConfigError, MachineError, StartError
+
+from .compute_dtype import CHECKPOINT_DTYPES
+from .formats.writing.compressed_tensors import FloatQuantized, PackQuantized
+from .formats.writing.gptq import GPTQPacking
+from .formats.writing.packing import Packing
+from .formats.writing.quantized_directory import QuantizedSizes, write_quantized
+from .kernels.reference.reference_ops import ReferenceOps
+from .models.registry import build_model
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# 4 bits need small groups; of 8 bits, the largest that divides every layer's rows is taken.
+_INT4_GROUP_SIZE = 32
+_INT8_GROUP_SIZES = (128, 64, 32)
+
+
+def linear_layers(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return the linear layers of a checkpoint that are quantized, and the shapes of their weights.
+
+    The output layer is not among them: it decides between tokens by small differences.
+
+    Raises:
+        ConfigError: if the model is not supported.
+    """
+    # Nothing is allocated but norms and a short rotary table: weights are when their rows come.
+    dtype = CHECKPOINT_DTYPES.get(config.dtype, torch.float32)
+    model = build_model(config, ReferenceOps(), dtype=dtype, device=torch.device("cpu"), max_model_len=1)
+    shapes = {target.name: target.shape for target in model.weight_targets()}
+    layers = {}
+    for module in sorted(model.linear_modules() - {"lm_head"}):
+        rows, columns = shapes[f"{module}.weight"]
+        layers[module] = (rows, columns)
+    return layers
+
+
+def choose_packing(
+    to: str, file_format: str, group_size: int | None, is_symmetric: bool | None, layers: dict[str, tuple[int, int]]
+) -> Packing:
+    """Return how the layers are stored.
+
+    Args:
+        to: "int4", "int8" or "fp8".
+        file_format: "compressed-tensors" or "gptq".
+        group_size: input channels that share a scale, -1: a row; None: what suits the type.
+        is_symmetric: without zero points; None: what suits the type.
+        layers: the shapes of their weights, by name.
+
+    Raises:
+        ConfigError: if a layer can't be stored so.
+    """
+    packing: Packing
+    if to == "fp8":
+        packing = FloatQuantized()
+    else:
+        bits = 4 if to == "int4" else 8
+        if group_size is None:
+            group_size = _INT4_GROUP_SIZE if bits == 4 else _int8_group_size(layers)
+        groups = None if group_size == -1 else group_size
+        if file_format == "gptq":
+            packing = GPTQPacking(bits, groups)
+        else:
+            packing = PackQuantized(bits, groups, bits == 8 if is_symmetric is None else is_symmetric)
+    for module, shape in layers.items():
+        packing.check(module, shape)
+    return packing
+
+
+def _int8_group_size(layers: dict[str, tuple[int, int]]) -> int:
+    for group_size in _INT8_GROUP_SIZES:
+        if all(columns % group_size == 0 for _, columns in layers.values()):
+            return group_size
+    return -1
+
+
+def quantize(
+    source: Path, target: Path, packing: Packing, layers: dict[str, tuple[int, int]], max_file_bytes: int
+) -> QuantizedSizes:
+    """Write the quantized copy, with a progress bar on a terminal; errors as of `write_quantized`."""
+    num_bytes = sum(location.end - location.begin for location in read_tensor_table(source).values())
+    with tqdm(total=num_bytes, unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
+
+        def show(name: str, size: int) -> None:
+            bar.set_postfix_str(name, refresh=False)
+            bar.update(size)
+
+        return write_quantized(source, target, packing, layers, max_file_bytes=max_file_bytes, progress=show)
+
+
+def report_lines(to: str, packing: Packing, target: Path, sizes: QuantizedSizes, seconds: float) -> list[str]:
+    """Return what was done, for people."""
+    of_packed = 8 * sizes.packed_bytes / sizes.num_packed
+    of_all = [f"{8 * size / sizes.num_weights:.2f}" for size in (sizes.bytes_before, sizes.bytes_after)]
+    return [
+        f"{sizes.num_layers} linear layers rounded to {to} ({packing.describe()}) in {seconds:.1f} s",
+        f"weights: {_size(sizes.bytes_before)} -> {_size(sizes.bytes_after)}",
+        f"bits a weight: {of_all[0]} -> {of_all[1]}; {of_packed:.2f} in these layers, the others stay as they are",
+        f"written: {target}",
+    ]
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def check_source(config: ModelConfig) -> None:
+    """Refuse what can't be quantized, or has been.
+
+    Raises:
+        ConfigError: if weights are packed already.
+    """
+    if config.file_format == "gguf":
+        raise ConfigError(
+            f"{config.model_path} is a GGUF file, whose weights are packed in GGUF's own types; name the safetensors "
+            "checkpoint that it was made of, or serve the file as it is."
+        )
+    if config.quantization is not None:
+        raise ConfigError(
+            f"{config.model_path} is quantized already ({config.quantization.method}); rounding twice adds both "
+            "errors: name the checkpoint that it was made of, or serve it as it is."
+        )
+
+
+def check_target(source: Path, target: Path, *, may_replace: bool) -> None:
+    """Refuse a place that holds something.
+
+    Raises:
+        ConfigError: if the directory can't be used.
+    """
+    if target.resolve() in (source.resolve(), *source.resolve().parents):
+        raise ConfigError(f"--out {target} is or holds the model itself; name another directory.")
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"--out {target} is a file; name a directory.")
+    if target.exists() and any(target.iterdir()) and not may_replace:
+        raise ConfigError(f"--out {target} holds files already; name another directory, or give --overwrite.")
+
+
+def run(options: argparse.Namespace) -> list[str]:
+    """Quantize; return what to say of it.
+
+    Raises:
+        StartError: if it can't be done.
+    """
+    started = time.perf_counter()
+    config = load_model_config(options.model)
+    check_source(config)
+    check_target(options.model, options.out, may_replace=options.overwrite)
+    layers = linear_layers(config)
+    packing = choose_packing(options.to, options.format, options.group_size, options.symmetric, layers)
+    try:
+        sizes = quantize(options.model, options.out, packing, layers, int(options.max_shard_gb * 1e9))
+    except OSError as exc:
+        raise MachineError(f"--out {options.out} can't be written: {exc.strerror}.") from exc
+    return report_lines(options.to, packing, options.out, sizes, time.perf_counter() - started)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Quantize and print; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pagewire.gpu_executor.quantize_checkpoint", description=__doc__)
+    parser.add_argument("model", type=Path, help="a Hugging Face directory")
+    parser.add_argument("--to", choices=("int4", "int8", "fp8"), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the new directory")
+    parser.add_argument("--format", choices=("compressed-tensors", "gptq"), default="compressed-tensors")
+    parser.add_argument("--group-size", type=int, help="input channels that share a scale; -1: a row")
+    parser.add_argument("--symmetric", action=argparse.BooleanOptionalAction, help="without zero points")
+    parser.add_argument("--max-shard-gb", type=float, default=5.0, help="of a file, in 10^9 bytes")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is in the new directory")
+    try:
+        lines = run(parser.parse_args(arguments))
+    except StartError as exc:
+        sys.stderr.write(f"pagewire: error: {' '.join(exc.message.split())}\n")
+        return exc.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
