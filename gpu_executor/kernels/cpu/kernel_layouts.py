@@ -24,7 +24,7 @@ def in_kernel_layouts(weight: LinearWeight) -> tuple[list[KernelLayout], Tensor 
 
     - 8-bit floats become 8-bit integers by groups of 32 channels: the integer kernels are the fastest that read 8 bits
       a weight. Such a weight is off by up to 1/254 of the largest of its group, and the scale's rounding to float16;
-      e4m3 itself is off by up to 1/16 of each number. Rows that are no whole groups become bfloat16: 1 part in 512.
+      e4m3 itself is off by up to 1/16 of each number. Rows that are no whole groups become bfloat16: 1 part in 256.
     - Of grouped parts with different permutations, those keep their groups whose order most rows have. The others
       become float16, one part in 2048 off (or 3e-8, where that is more): what their scales were rounded to, too. If
       float16 can't hold them, they become float32.
