@@ -97,9 +97,10 @@ def fp8(weight: Tensor, block: tuple[int, int] | None = None, *, scale_name: str
                 slice(row * block_rows, (row + 1) * block_rows),
                 slice(column * block_columns, (column + 1) * block_columns),
             )
-            scale = scales[row, column] = np.abs(numbers[place]).max() / 448
+            scales[row, column] = np.abs(numbers[place]).max() / 448
+            scale = np.float64(scales[row, column])  # as it is stored, in float32
             codes[place] = _e4m3_codes(numbers[place] / scale)
-            values[place] = _E4M3[codes[place]] * np.float64(scale)
+            values[place] = _E4M3[codes[place]] * scale
     stored = torch.from_numpy(scales)
     tensors = {
         "weight": torch.from_numpy(codes).view(torch.float8_e4m3fn),
