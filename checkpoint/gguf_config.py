@@ -42,14 +42,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     Raises:
         ConfigError: if metadata is missing or impossible, or the architecture or one of its options is not supported.
     """
-    name = file.require_str("general.architecture")
-    architecture = _ARCHITECTURES.get(name)
-    if architecture is None:
-        raise ConfigError(
-            f"{file.path}: the architecture {name!r} is not supported; supported are {', '.join(_ARCHITECTURES)}"
-        )
-    if file.get_int(f"{name}.expert_count", 0):
-        raise ConfigError(f"{file.path}: is a mixture of experts, which is not supported")
+    name = _architecture_name(file)
     num_layers = _num_layers(file, name)
     num_heads = _per_layer(file, f"{name}.attention.head_count")
     num_kv_heads = _per_layer(file, f"{name}.attention.head_count_kv", default=num_heads)
@@ -67,7 +60,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     vocab_size = _vocab_size(file)
     tokenizer_size = min(_tokenizer_size(file, vocab_size), vocab_size)
     return ModelConfig(
-        architecture=architecture,
+        architecture=_ARCHITECTURES[name],
         model_path=str(file.path),
         file_format="gguf",
         vocab_size=vocab_size,
@@ -103,6 +96,17 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         bos_token_id=_token_id(file, "bos", vocab_size),
         eos_token_ids=_eos_token_ids(file, vocab_size, tokenizer_size),
     )
+
+
+def _architecture_name(file: GGUFFile) -> str:
+    name = file.require_str("general.architecture")
+    if name not in _ARCHITECTURES:
+        raise ConfigError(
+            f"{file.path}: the architecture {name!r} is not supported; supported are {', '.join(_ARCHITECTURES)}"
+        )
+    if file.get_int(f"{name}.expert_count", 0):
+        raise ConfigError(f"{file.path}: is a mixture of experts, which is not supported")
+    return name
 
 
 def _num_layers(file: GGUFFile, name: str) -> int:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import JSONReader, read_json_object
@@ -35,20 +37,14 @@ def read_hf_config(directory: Path) -> ModelConfig:
     family = FAMILIES[architecture]
     if config.get_bool("use_bidirectional_attention", False):
         raise config.fault("use_bidirectional_attention", "is true; only models that generate text are supported")
-    num_layers = config.require_int("num_hidden_layers")
-    if num_layers > MAX_LAYERS:
-        raise config.fault("num_hidden_layers", f"is {num_layers}; at most {MAX_LAYERS} can be")
-    num_heads = config.require_int("num_attention_heads")
-    num_kv_heads = config.get_int("num_key_value_heads") or num_heads
-    if num_heads % num_kv_heads:
-        raise config.fault("num_attention_heads", f"is {num_heads}, not a multiple of {num_kv_heads} key-value heads")
+    num_layers = _num_layers(config)
+    num_heads, num_kv_heads = _num_heads(config)
     hidden_size = config.require_int("hidden_size")
     head_dim = _head_dim(config, family, hidden_size, num_heads)
     layer_kinds, sliding_window = read_attention_windows(config, family, num_layers)
     rope = read_rope_config(config, family.rope)
     rotary_dim = int(head_dim * rope.partial_rotary_factor)
     check_frequency_factors(config, rope.scaling, rotary_dim)
-    scalars = family.read_scalars(config)
     vocab_size = config.require_int("vocab_size")
     tokenizer = read_tokenizer_facts(directory)
     # Ids that the embedding has no row for can't be sampled either.
@@ -82,17 +78,27 @@ def read_hf_config(directory: Path) -> ModelConfig:
         mlp_bias=family.has_mlp_bias_key and config.get_bool("mlp_bias", False),
         qk_norm=family.qk_norm,
         norm_weight_offset=family.norm_weight_offset,
-        attention_scale=scalars.attention_scale,
-        attention_soft_cap=scalars.attention_soft_cap,
-        embedding_scale=scalars.embedding_scale,
-        residual_scale=scalars.residual_scale,
-        logit_scale=scalars.logit_scale,
-        logit_soft_cap=scalars.logit_soft_cap,
         hidden_act=_activation(config, family),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None, tokenizer_size),
         quantization=read_quantization(config),
+        **msgspec.structs.asdict(family.read_scalars(config)),
     )
+
+
+def _num_layers(config: JSONReader) -> int:
+    num_layers = config.require_int("num_hidden_layers")
+    if num_layers > MAX_LAYERS:
+        raise config.fault("num_hidden_layers", f"is {num_layers}; at most {MAX_LAYERS} can be")
+    return num_layers
+
+
+def _num_heads(config: JSONReader) -> tuple[int, int]:
+    num_heads = config.require_int("num_attention_heads")
+    num_kv_heads = config.get_int("num_key_value_heads") or num_heads
+    if num_heads % num_kv_heads:
+        raise config.fault("num_attention_heads", f"is {num_heads}, not a multiple of {num_kv_heads} key-value heads")
+    return num_heads, num_kv_heads
 
 
 def _head_dim(config: JSONReader, family: Family, hidden_size: int, num_heads: int) -> int:

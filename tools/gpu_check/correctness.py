@@ -20,6 +20,7 @@ from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from tools.gpu_check.comparison import ROUNDED_ONCE, SUMMED, Case, check
+from tools.gpu_check.correctness_checkpoints import checkpoint_cases
 from tools.gpu_check.correctness_draws import draw_checks
 from tools.gpu_check.correctness_products import ProductCases
 from tools.gpu_check.inputs import Chunk, Inputs, empty_cache, moved, numbers, paged
@@ -56,13 +57,24 @@ class OpCases:
         yield Case("rms_norm", f"{rows} x {hidden}", ROUNDED_ONCE, partial(self._rms_norm, rows, hidden))
         yield Case("add_rms_norm", f"{rows} x {hidden}", ROUNDED_ONCE, partial(self._add_rms_norm, rows, hidden))
         yield Case("rotary", f"{rows} tokens", ROUNDED_ONCE, partial(self._rotary, rows))
+        yield Case("rms_norm", f"{rows} x {hidden}, float32 weight", ROUNDED_ONCE, partial(self._float32_norm, rows))
         yield Case("silu_and_mul", f"{rows} x {inner}", ROUNDED_ONCE, partial(self._silu_and_mul, rows, inner))
+        gelu = partial(self._gelu_tanh_and_mul, rows, inner)
+        yield Case("gelu_tanh_and_mul", f"{rows} x {inner}", ROUNDED_ONCE, gelu)
+        yield Case("bound_logits", f"{rows} x {hidden}", ROUNDED_ONCE, partial(self._bound_logits, rows, hidden))
         yield from self._attention_cases()
         yield Case("copy_blocks", "a swap", 0.0, self._copy_blocks)
 
     def _rms_norm(self, rows: int, size: int) -> tuple[Tensor, Tensor]:
         (x, on_device), (weight, weight_there) = self._numbers(rows, size), self._numbers(size)
         return self._ops.rms_norm(on_device, weight_there, _EPS), self._reference.rms_norm(x, weight, _EPS)
+
+    def _float32_norm(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Weights that are stored less 1: their sum with it has more bits than activations of 16."""
+        x, on_device = self._numbers(rows, 96 if self._is_tiny else 4096)
+        weight = 1.0 + 0.1 * numbers(self._generator, x.shape[1])
+        normed = self._ops.rms_norm(on_device, weight.to(self._device), _EPS)
+        return normed, self._reference.rms_norm(x, weight, _EPS)
 
     def _add_rms_norm(self, rows: int, size: int) -> tuple[Tensor, Tensor]:
         (x, x_there), (residual, residual_there) = self._numbers(rows, size), self._numbers(rows, size)
@@ -90,6 +102,14 @@ class OpCases:
         gate_up, there = self._numbers(rows, 2 * inner)
         return self._ops.silu_and_mul(there), self._reference.silu_and_mul(gate_up)
 
+    def _gelu_tanh_and_mul(self, rows: int, inner: int) -> tuple[Tensor, Tensor]:
+        gate_up, there = self._numbers(rows, 2 * inner)
+        return self._ops.gelu_tanh_and_mul(there), self._reference.gelu_tanh_and_mul(gate_up)
+
+    def _bound_logits(self, rows: int, vocab_size: int) -> tuple[Tensor, Tensor]:
+        logits, there = self._numbers(rows, vocab_size)
+        return self._ops.bound_logits(there, 4.0, 5.0), self._reference.bound_logits(logits, 4.0, 5.0)
+
     def _attention_cases(self) -> Iterator[Case]:
         decodes = [Chunk(1, 1), Chunk(17, 1), Chunk(40, 1)] if self._is_tiny else [Chunk(n, 1) for n in (1, 300, 2049)]
         # All ways to attend: short chunks, of which one comes after many cached keys, a long one, a decode.
@@ -109,13 +129,22 @@ class OpCases:
             ("decodes, fp8 cache", decodes, None, None, torch.float8_e4m3fn),
             ("mixed, fp8 cache", prefill, None, None, torch.float8_e4m3fn),
         ):
-            attend = partial(self._attention, chunks, window, soft_cap, cache_dtype)
+            attend = partial(self._attention, chunks, window, soft_cap, cache_dtype, self._heads)
             yield Case("paged_attention", name, SUMMED, attend)
+        wide = (2, 1, 32) if self._is_tiny else (8, 4, 256)
+        for name, chunks in (("decodes", decodes), ("mixed", prefill), ("long chunks", long)):
+            attend = partial(self._attention, chunks, 33, 5.0, dense, wide)
+            yield Case("paged_attention", f"{name}, head_dim {wide[2]}, window of 33, soft cap of 5", SUMMED, attend)
 
     def _attention(
-        self, chunks: Sequence[Chunk], window: int | None, soft_cap: float | None, cache_dtype: torch.dtype
+        self,
+        chunks: Sequence[Chunk],
+        window: int | None,
+        soft_cap: float | None,
+        cache_dtype: torch.dtype,
+        shape: tuple[int, int, int],
     ) -> tuple[Tensor, Tensor]:
-        heads, kv_heads, head_dim = self._heads
+        heads, kv_heads, head_dim = shape
         memory = paged(chunks)
         num_cached = len(memory.whole.positions)
         (key, key_there), (value, value_there) = (self._numbers(num_cached, kv_heads, head_dim) for _ in range(2))
@@ -150,6 +179,8 @@ def run(setting: Setting) -> Iterator[Check]:
     ops = select_ops("triton", device=torch.device(setting.device))
     dtype = _dtypes(setting)[0]
     yield from op_checks(ops, setting, dtype)
+    for case in setting.own(checkpoint_cases(ops, setting, dtype)):
+        yield check(case, dtype)
     yield from draw_checks(ops, setting)
     yield from invariance_checks(setting, dtype)
 

@@ -18,6 +18,9 @@ from tools.gpu_check.comparison import SUMMED, Case, name_of
 from tools.gpu_check.inputs import Inputs, moved, weight_of
 
 QUANTIZED = ("int4", "int8", "fp8")
+VARIANTS = ("int4-128", "int4-permuted", "int8-16", "fp8-rows")
+"""Layouts that kernels take by other constants: larger groups, a gather before them, minima and groups of 16, a scale a
+row."""
 _ROWS = (1, 40, 600)
 _WIDE = 16_384  # out_features; beyond 8,192 no channels are split
 
@@ -46,6 +49,9 @@ class ProductCases:
                 yield self._product("linear", layout, rows, self._narrow)
             for rows in _ROWS[:2]:
                 yield self._product("linear", layout, rows, self._wide)
+        for layout in VARIANTS:
+            for rows in _ROWS:
+                yield self._product("linear", layout, rows, self._narrow)
 
     def invariant(self) -> Iterator[Case]:
         """Yield the products of ops with batch invariance: they are right, and a row's bits are its own."""

@@ -73,31 +73,24 @@ def weight_of(layout: str, generator: torch.Generator, out_features: int, in_fea
     """Return a random matrix whose products keep the size of what they multiply.
 
     Args:
-        layout: "float16", "bfloat16", "float32", "int4", "int8" or "fp8".
+        layout: "float16", "bfloat16", "float32", "int4", "int8" or "fp8" (tiles of 128 x 128); "int4-128" (in groups of
+            so many), "int4-permuted", "int8-16" (with minima, in groups of 16) or "fp8-rows".
         generator: of the numbers.
         out_features: rows.
         in_features: columns; a multiple of 32.
     """
-    size = in_features**-0.5
-    if layout == "fp8":
-        tiles = (-(-out_features // _FP8_TILE), -(-in_features // _FP8_TILE))
-        return Fp8Weight(
-            codes=numbers(generator, out_features, in_features).clamp(-8, 8).to(torch.float8_e4m3fn),
-            scale=size * (0.5 + torch.rand(tiles, generator=generator)),
-            tile_rows=_FP8_TILE,
-            tile_columns=_FP8_TILE,
-        )
-    if layout not in ("int4", "int8"):
-        dtype: torch.dtype = getattr(torch, layout)
-        return DenseWeight((size * numbers(generator, out_features, in_features)).to(dtype))
-    groups = (out_features, in_features // _GROUP)
-    scale = size * (0.5 + torch.rand(groups, generator=generator))
-    if layout == "int8":
-        codes = torch.randint(-127, 128, (out_features, in_features), generator=generator, dtype=torch.int8)
-        return Int8Weight(codes, (scale / 64).to(torch.float16))
-    packed = torch.randint(0, 256, (out_features, groups[1] * _GROUP // 2), generator=generator, dtype=torch.uint8)
-    scale = (scale / 4).to(torch.float16)
-    return Int4Weight(packed, scale, (-7.5 * scale.float()).to(torch.float16), num_channels=in_features)
+    kind, _, variant = layout.partition("-")
+    match kind:
+        case "fp8":
+            tile = (1, in_features) if variant == "rows" else (_FP8_TILE, _FP8_TILE)
+            return _fp8_weight(generator, out_features, in_features, tile)
+        case "int8":
+            return _int8_weight(generator, out_features, in_features, int(variant or _GROUP))
+        case "int4":
+            order = torch.randperm(in_features, generator=generator) if variant == "permuted" else None
+            return _int4_weight(generator, out_features, in_features, 128 if variant == "128" else _GROUP, order)
+    dtype: torch.dtype = getattr(torch, layout)
+    return DenseWeight((in_features**-0.5 * numbers(generator, out_features, in_features)).to(dtype))
 
 
 def moved(value: Tensors, device: torch.device) -> Tensors:
@@ -129,6 +122,42 @@ def empty_cache(
     shapes = ops.kv_cache_shape(spec, num_blocks, BLOCK_SIZE)
     key, value = (torch.full(shape, torch.nan, device=device).to(dtype) for shape in shapes)
     return LayerKVCache(key, value)
+
+
+def _fp8_weight(generator: torch.Generator, out_features: int, in_features: int, tile: tuple[int, int]) -> Fp8Weight:
+    tiles = (-(-out_features // tile[0]), -(-in_features // tile[1]))
+    return Fp8Weight(
+        codes=numbers(generator, out_features, in_features).clamp(-8, 8).to(torch.float8_e4m3fn),
+        scale=in_features**-0.5 * (0.5 + torch.rand(tiles, generator=generator)),
+        tile_rows=tile[0],
+        tile_columns=tile[1],
+    )
+
+
+def _int8_weight(generator: torch.Generator, out_features: int, in_features: int, group_size: int) -> Int8Weight:
+    codes = torch.randint(-128, 128, (out_features, in_features), generator=generator, dtype=torch.int8)
+    scale = _group_scales(generator, out_features, in_features, group_size) / 64
+    minimum = 16 * _group_scales(generator, out_features, in_features, group_size) / 64
+    return Int8Weight(codes, scale.to(torch.float16), minimum.to(torch.float16) if group_size != _GROUP else None)
+
+
+def _int4_weight(
+    generator: torch.Generator, out_features: int, in_features: int, group_size: int, order: Tensor | None
+) -> Int4Weight:
+    num_groups = in_features // _GROUP
+    packed = torch.randint(0, 256, (out_features, num_groups * _GROUP // 2), generator=generator, dtype=torch.uint8)
+    # As of larger groups' formats, whose scales are repeated.
+    scale = _group_scales(generator, out_features, in_features, group_size) / 4
+    scale = scale.repeat_interleave(group_size // _GROUP, dim=1)[:, :num_groups].to(torch.float16)
+    minimum = (-7.5 * scale.float()).to(torch.float16)
+    permutation = None if order is None else order.to(torch.int32)
+    return Int4Weight(packed, scale, minimum, num_channels=in_features, permutation=permutation)
+
+
+def _group_scales(generator: torch.Generator, out_features: int, in_features: int, group_size: int) -> Tensor:
+    """Return what keeps products of the size of what they multiply, once codes are as large as 1."""
+    scales = 0.5 + torch.rand(out_features, -(-in_features // group_size), generator=generator)
+    return scales.mul_(in_features**-0.5)
 
 
 def _step(chunks: Sequence[Chunk], tables: Sequence[Sequence[int]]) -> ForwardMetadata:

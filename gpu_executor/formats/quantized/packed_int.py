@@ -84,7 +84,8 @@ class PackedIntTensor(IntegerTensor):
         scale = by_row(read_scale(self._scale), out_features)
         zero = torch.full_like(scale, 2 ** (bits - 1))
         if self._zero_point is not None:
-            down_the_rows = self._zero_point.read().t().contiguous()
+            # A copy in any case: what is but one word deep counts as contiguous either way, and keeps its strides.
+            down_the_rows = self._zero_point.read().t().clone(memory_format=torch.contiguous_format)
             zero = _unpack(down_the_rows, bits)[:, :out_features].t().float()
         return IntegerMatrix(
             bits=bits,

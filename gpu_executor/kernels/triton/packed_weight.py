@@ -190,7 +190,7 @@ def _alike(numbers: Tensor, groups_of_entry: int) -> Tensor | None:
     missing = _missing(numbers.shape[1], groups_of_entry)
     # Groups that only fill up the last entry are as those before them: their activations are zeros.
     filled = torch.cat((numbers, numbers[:, -1:].expand(-1, missing, -1)), dim=1)
-    entries = filled.unflatten(1, (-1, groups_of_entry))
+    entries = filled.view(filled.shape[0], -1, groups_of_entry, filled.shape[2])
     first = entries[:, :, :1]
     return first.squeeze(2) if torch.equal(entries, first.expand_as(entries)) else None
 

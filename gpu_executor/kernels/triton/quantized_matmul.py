@@ -78,10 +78,11 @@ def quantized_matmul_kernel(
         # Each step has a sum of its own: ptxas waits after every wgmma whose sums live on in the next step. And it
         # rounds less, as small numbers are added to each other before they meet the total.
         partial = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-        step_scales = tl.load(scale_tile) if IS_STEPWISE else 0
+        if IS_STEPWISE:
+            step_scales = tl.load(scale_tile)
         for _unit in tl.static_range(UNITS):
             codes = tl.load(word_tile)
-            unit_scales = step_scales if IS_FLOAT or IS_STEPWISE else tl.load(scale_tile)
+            unit_scales = 0 if IS_FLOAT else step_scales if IS_STEPWISE else tl.load(scale_tile)
             for field in tl.static_range(FIELDS):
                 mask = is_row if IS_EVEN else is_row & (channel + word < in_features)[:, None]
                 values = tl.load(x_tile, mask=mask, other=0.0).to(DOT_DTYPE)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pagewire.gpu_executor.kernels.layouts import Fp8Weight, Int4Weight, Int8Weight
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.kernels.triton.launches.attention import MAX_DECODE_TOKENS, MAX_SHORT_CHUNK_TOKENS
@@ -19,6 +20,7 @@ from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
 from tools.gpu_check.comparison import Case, check, relative_error
 from tools.gpu_check.correctness import OpCases
+from tools.gpu_check.correctness_checkpoints import FORMATS, checkpoint_cases
 from tools.gpu_check.correctness_draws import draw_checks, is_same
 from tools.gpu_check.correctness_products import ProductCases
 from tools.gpu_check.inputs import Inputs
@@ -45,7 +47,13 @@ def test_the_reference_agrees_with_itself():
     assert [one for one in checks if not one.passed] == []
 
 
-@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "rotary", "silu_and_mul", "paged_attention", "linear"])
+OPS = [
+    "rms_norm", "add_rms_norm", "rotary", "silu_and_mul", "gelu_tanh_and_mul", "bound_logits", "paged_attention",
+    "linear",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_an_error_in_an_op_is_found(op: str):
     class Wrong(ReferenceOps):
         pass
@@ -141,6 +149,29 @@ def test_products_with_batch_invariance_are_compared_and_their_rows_alone():
     assert failed(ReferenceOps()) <= {"alone"}  # torch's products make no promise
     assert failed(DependsOnTheBatch()) == {"alone", "right"}
     assert "right" in failed(Wrong())
+
+
+class FloatOps(ReferenceOps):
+    """Reference ops that keep weights packed, as the device's do."""
+
+    keeps_quantized_weights = True
+
+
+def test_quantized_checkpoints_are_loaded_and_run(setting: Setting):
+    checks = [check(case, torch.float16) for case in checkpoint_cases(FloatOps(), setting, torch.float16)]
+    assert [one.case for one in checks] == [f"{name}, float16" for name in FORMATS]
+    assert [one for one in checks if not one.passed] == []
+
+
+def test_a_checkpoint_whose_weights_are_off_is_found(setting: Setting):
+    class ShiftsScales(FloatOps):
+        def prepare_weight(self, weight):
+            if isinstance(weight, Int4Weight | Int8Weight | Fp8Weight):
+                weight = dataclasses.replace(weight, scale=weight.scale.roll(1, dims=0))
+            return weight
+
+    found = [check(case, torch.float16) for case in checkpoint_cases(ShiftsScales(), setting, torch.float16)]
+    assert [one.case for one in found if one.passed] == ["plain, float16"]
 
 
 def test_processes_share_all_comparisons(setting: Setting):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import msgspec
@@ -14,14 +13,13 @@ from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights
 from pagewire.ipc.errors import ConfigError
-from tests.support.paged import Chunk, nan_filled_cache, paged_step
+from tests.support.batch_invariance import assert_bits_are_a_requests_own
 from tests.support.tiny_model import tiny_checkpoint
 
 MULTIPLIERS = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 8.0
 }  # fmt: skip
 SOFT_CAPS = {"attention_soft_cap": 1.5, "logit_soft_cap": 2.0}
-LENGTHS = [40, 17, 90, 1, 33]
 
 
 def load(family: Any, dtype: torch.dtype, **options: Any) -> Model:
@@ -48,30 +46,7 @@ def load(family: Any, dtype: torch.dtype, **options: Any) -> Model:
 def test_logits_have_the_same_bits_alone_batched_and_chunked(
     family: str, dtype: torch.dtype, kv_dtype: torch.dtype, options: dict[str, Any]
 ) -> None:
-    model = load(family, dtype, **options)
-    generator = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(0, 512, (n,), generator=generator) for n in LENGTHS]
-    block_ids = [range(7 * i + 6, 7 * i - 1, -1) for i in range(len(prompts))]
-
-    def run(caches: list[Any], chunks: list[tuple[int, int, int]]) -> list[torch.Tensor]:
-        ids = torch.cat([prompts[r][s : s + n] for r, s, n in chunks])
-        hidden = model.forward(ids, paged_step([Chunk(block_ids[r], s, n) for r, s, n in chunks]), caches)
-        return list(model.compute_logits(hidden).split([n for _, _, n in chunks]))
-
-    def new_caches() -> list[Any]:
-        return [nan_filled_cache(spec, 35, dtype=kv_dtype) for spec in model.kv_cache_specs()]
-
-    alone = [run(new_caches(), [(r, 0, n)])[0] for r, n in enumerate(LENGTHS)]
-    assert all(logits.isfinite().all() for logits in alone)
-    rng, caches = random.Random(1), new_caches()
-    done = [0] * len(prompts)
-    while any(done[r] < n for r, n in enumerate(LENGTHS)):
-        waiting = [r for r, n in enumerate(LENGTHS) if done[r] < n]
-        chosen = rng.sample(waiting, rng.randint(1, len(waiting)))
-        chunks = [(r, done[r], rng.randint(1, min(20, LENGTHS[r] - done[r]))) for r in chosen]
-        for (request, start, num_tokens), logits in zip(chunks, run(caches, chunks), strict=True):
-            assert torch.equal(logits, alone[request][start : start + num_tokens])
-            done[request] += num_tokens
+    assert_bits_are_a_requests_own(load(family, dtype, **options), kv_dtype)
 
 
 def test_each_layer_asks_for_the_cache_of_its_kind() -> None:

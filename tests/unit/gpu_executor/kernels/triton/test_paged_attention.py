@@ -87,7 +87,9 @@ def test_each_soft_cap_equals_the_reference(cap: float, window: int | None) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("heads", "window", "cap"), [((4, 1, 64), None, None), ((3, 1, 80), 21, 5.0), ((2, 1, 256), 33, 50.0)])
+@pytest.mark.parametrize(
+    ("heads", "window", "cap"), [((4, 1, 64), None, None), ((3, 1, 80), 21, 5.0), ((2, 1, 256), 33, 50.0)]
+)
 def test_each_dtype_equals_the_reference(
     dtype: torch.dtype, heads: tuple[int, int, int], window: int | None, cap: float | None
 ) -> None:
