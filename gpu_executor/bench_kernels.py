@@ -231,11 +231,11 @@ def table(report: Report) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
     lines = [report.title, *(f"  {limit.name}: {limit.value:.1f} {limit.unit}" for limit in report.machine)]
-    lines.append(f"{'kernel':<20}{'shape':<32}{'us':>10}{'GB/s':>8}{'GOP/s':>8}{'of limit':>10}")
+    lines.append(f"{'kernel':<24}{'shape':<32}{'us':>10}{'GB/s':>8}{'GOP/s':>8}{'of limit':>10}")
     for one in report.kernels:
         rates = f"{cell(one.gb_per_s):>8}{cell(one.gop_per_s):>8}"
         share = "-" if one.of_limit is None else f"{100 * one.of_limit:.1f}%"
-        lines.append(f"{one.kernel:<20}{one.shape:<32}{cell(one.us):>10}{rates}{share:>10}")
+        lines.append(f"{one.kernel:<24}{one.shape:<32}{cell(one.us):>10}{rates}{share:>10}")
     return "\n".join(lines)
 
 
