@@ -118,18 +118,21 @@ def measure_linear(engine: NativeEngine, layout: str, out_features: int, in_feat
     )
 
 
-def measure_attention(engine: NativeEngine, chunks: list[tuple[int, int]], shape: str) -> Measurement:
-    """Time one layer's attention over fp16 keys and values.
+def measure_attention(
+    engine: NativeEngine, chunks: list[tuple[int, int]], shape: str, dtype: torch.dtype = torch.float16
+) -> Measurement:
+    """Time one layer's attention.
 
     Args:
         engine: whose kernels.
         chunks: each request's tokens in the cache and, of those, in this step.
         shape: in words.
+        dtype: of keys and values.
     """
     tables = [-(-length // _BLOCK) for length, _ in chunks]
     cache = LayerKVCache(
-        torch.ones(sum(tables), _KV_HEADS, _HEAD_DIM, _BLOCK, dtype=torch.float16),
-        torch.ones(sum(tables), _KV_HEADS, _BLOCK, _HEAD_DIM, dtype=torch.float16),
+        torch.ones(sum(tables), _KV_HEADS, _HEAD_DIM, _BLOCK).to(dtype),
+        torch.ones(sum(tables), _KV_HEADS, _BLOCK, _HEAD_DIM).to(dtype),
     )
     num_tokens = sum(tokens for _, tokens in chunks)
     metadata = _metadata(chunks, tables)
@@ -140,12 +143,13 @@ def measure_attention(engine: NativeEngine, chunks: list[tuple[int, int]], shape
     def attend(_: int) -> None:
         engine.call(
             "pagewire_paged_attention", ctypes.byref(step), ctypes.byref(view), _HEADS, _KV_HEADS, _HEAD_DIM, 0,
-            _HEAD_DIM**-0.5, query.data_ptr(), out.data_ptr(),
+            _HEAD_DIM**-0.5, 0.0, query.data_ptr(), out.data_ptr(),
         )  # fmt: skip
 
     keys_seen = sum(tokens * (2 * length - tokens + 1) // 2 for length, tokens in chunks)
-    num_bytes = sum(length for length, _ in chunks) * 2 * _KV_HEADS * _HEAD_DIM * 2
-    return Measurement("attention float16", shape, fastest_s(attend), num_bytes, 4 * keys_seen * _HEADS * _HEAD_DIM)
+    num_bytes = sum(length for length, _ in chunks) * 2 * _KV_HEADS * _HEAD_DIM * dtype.itemsize
+    name = f"attention {str(dtype).removeprefix('torch.').removesuffix('fn')}"
+    return Measurement(name, shape, fastest_s(attend), num_bytes, 4 * keys_seen * _HEADS * _HEAD_DIM)
 
 
 def _metadata(chunks: list[tuple[int, int]], tables: list[int]) -> ForwardMetadata:
@@ -195,9 +199,10 @@ def measure_all(engine: NativeEngine, layouts: list[str], rows: list[int]) -> It
         for num_rows in (1, 16):
             if num_rows in rows:
                 yield measure_linear(engine, layout, *_OUTPUT_LAYER, num_rows)
-    yield measure_attention(engine, [(1024, 1)] * 64, "64 decodes at 1024 tokens")
-    yield measure_attention(engine, [(8192, 1)], "1 decode at 8192 tokens")
-    yield measure_attention(engine, [(1024, 512)], "prefill of 512 at 1024 tokens")
+    for dtype in (torch.float16, torch.float8_e4m3fn):
+        yield measure_attention(engine, [(1024, 1)] * 64, "64 decodes at 1024 tokens", dtype)
+        yield measure_attention(engine, [(8192, 1)], "1 decode at 8192 tokens", dtype)
+        yield measure_attention(engine, [(1024, 512)], "prefill of 512 at 1024 tokens", dtype)
     for num_rows in (1, 64):
         yield from measure_rows(engine, num_rows)
 

@@ -12,7 +12,7 @@ from ...kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
 from ..layouts import DecoderWeights, LinearWeight, RotaryTable
 from ..ops import KVCacheShape, Ops
-from ..reference.activation import gelu_tanh_and_mul
+from ..reference.kv_cache import copy_blocks
 from .engine import NativeEngine
 from .native_decoder import NativeDecoder
 from .native_sampling import NativeSampling
@@ -36,7 +36,6 @@ class CpuOps(Ops):
     name = "cpu"
     keeps_quantized_weights = True
     has_float32_activations = True
-    has_fp8_kv_cache = False
     has_own_threads = True
 
     def __init__(self, num_threads: int, instruction_set: str = "auto") -> None:
@@ -106,32 +105,25 @@ class CpuOps(Ops):
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        if soft_cap is not None:
-            raise ValueError("the compiled CPU kernels have no soft cap; use --kernels reference")
         query = query.contiguous()
         out = torch.empty_like(query)
         _, num_heads, head_dim = query.shape
         self.engine.call(
             "pagewire_paged_attention", view_step(metadata), view_cache(kv_cache), num_heads, kv_cache.key.shape[1],
-            head_dim, sliding_window or 0, scale, address(query), out.data_ptr(),
+            head_dim, sliding_window or 0, scale, soft_cap or 0.0, address(query), out.data_ptr(),
         )  # fmt: skip
         return out
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        gate_up = gate_up.contiguous()
-        num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-        out = torch.empty(num_rows, size)
-        self.engine.call("pagewire_silu_and_mul", address(gate_up), num_rows, size, out.data_ptr())
-        return out
+        return self._gate("pagewire_silu_and_mul", gate_up)
 
     def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
-        return gelu_tanh_and_mul(gate_up)
+        return self._gate("pagewire_gelu_tanh_and_mul", gate_up)
 
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
     ) -> None:
-        for cache in (kv_cache.key, kv_cache.value):
-            cache.index_copy_(0, destination, cache.index_select(0, source))
+        copy_blocks(kv_cache, source, destination)
 
     def decoder(
         self,
@@ -163,6 +155,13 @@ class CpuOps(Ops):
     def _packed(self, weight: LinearWeight) -> PackedWeight:
         # Layers hold what `prepare_weight` made; a weight that comes otherwise is packed for this call.
         return pack_weight(self.engine, weight)
+
+    def _gate(self, function: str, gate_up: Tensor) -> Tensor:
+        gate_up = gate_up.contiguous()
+        num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(num_rows, size)
+        self.engine.call(function, address(gate_up), num_rows, size, out.data_ptr())
+        return out
 
     def _rotate(self, heads: Tensor, positions: Tensor, table: RotaryTable) -> Tensor:
         rotated = heads.clone(memory_format=torch.contiguous_format)

@@ -12,11 +12,14 @@ from pagewire.ipc.errors import EngineError, MachineError
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
-from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight
+from ..layouts import Activation, DecoderLayerWeights, DecoderWeights, LinearWeight
 from .engine import NativeEngine
 from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight
 from .step_views import view_cache, view_step
+
+# csrc/model/step.h: Activation.
+_ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 
 
 class NativeDecoder:
@@ -43,6 +46,7 @@ class NativeDecoder:
             num_layers=len(layers),
             norm=self._vector(weights.norm),
             norm_eps=weights.norm_eps,
+            embedding_scale=weights.embedding_scale,
         )
         self._caches = (CacheView * len(kv_caches))(*(view_cache(cache) for cache in kv_caches))
         self._handle: int = engine.library.pagewire_decoder_create(engine.handle, view)
@@ -80,6 +84,8 @@ class NativeDecoder:
             down=_linear(mlp.down),
             attention_norm=self._vector(attention.norm),
             mlp_norm=self._vector(mlp.norm),
+            attention_post_norm=self._vector(attention.post_norm),
+            mlp_post_norm=self._vector(mlp.post_norm),
             query_norm=self._vector(attention.query_norm),
             key_norm=self._vector(attention.key_norm),
             rotary_cos=self._vector(attention.rotary.cos),
@@ -92,6 +98,10 @@ class NativeDecoder:
             attention_norm_eps=attention.norm_eps,
             mlp_norm_eps=mlp.norm_eps,
             scale=attention.scale,
+            soft_cap=attention.soft_cap or 0.0,
+            attention_output_scale=attention.output_scale,
+            mlp_output_scale=mlp.output_scale,
+            activation=_ACTIVATIONS[mlp.activation],
         )
 
     def _vector(self, tensor: Tensor | None) -> int | None:

@@ -32,9 +32,9 @@ class PackedMatrix(Structure):
 
 
 class LinearView(Structure):
-    """A weight: matrices whose rows lie below each other."""
+    """A weight: matrices whose rows lie below each other, columns in the order of `permutation`, if there is one."""
 
-    _fields_ = (("parts", POINTER(PackedMatrix)), ("num_parts", c_int64))
+    _fields_ = (("parts", POINTER(PackedMatrix)), ("num_parts", c_int64), ("permutation", c_void_p))
 
 
 class LayerView(Structure):
@@ -47,6 +47,8 @@ class LayerView(Structure):
         ("down", LinearView),
         ("attention_norm", c_void_p),
         ("mlp_norm", c_void_p),
+        ("attention_post_norm", c_void_p),
+        ("mlp_post_norm", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
         ("rotary_cos", c_void_p),
@@ -59,6 +61,10 @@ class LayerView(Structure):
         ("attention_norm_eps", c_float),
         ("mlp_norm_eps", c_float),
         ("scale", c_float),
+        ("soft_cap", c_float),
+        ("attention_output_scale", c_float),
+        ("mlp_output_scale", c_float),
+        ("activation", c_int32),
         ("padding", c_int32),
     )
 
@@ -72,7 +78,7 @@ class DecoderView(Structure):
         ("num_layers", c_int64),
         ("norm", c_void_p),
         ("norm_eps", c_float),
-        ("padding", c_int32),
+        ("embedding_scale", c_float),
     )
 
 
@@ -83,6 +89,8 @@ class CacheView(Structure):
         ("key", c_void_p),
         ("value", c_void_p),
         ("type", c_int32),
+        ("key_scale", c_float),
+        ("value_scale", c_float),
         ("padding", c_int32),
         ("block_size", c_int64),
     )
@@ -135,9 +143,10 @@ _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "pagewire_store_kv": (c_int32, (*(c_void_p,) * 4, *(c_int64,) * 3, POINTER(CacheView))),
     "pagewire_paged_attention": (
         c_int32,
-        (c_void_p, POINTER(StepView), POINTER(CacheView), *(c_int64,) * 4, c_float, c_void_p, c_void_p),
+        (c_void_p, POINTER(StepView), POINTER(CacheView), *(c_int64,) * 4, c_float, c_float, c_void_p, c_void_p),
     ),
     "pagewire_silu_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
+    "pagewire_gelu_tanh_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
     "pagewire_decoder_create": (c_void_p, (c_void_p, POINTER(DecoderView))),
     "pagewire_decoder_destroy": (None, (c_void_p,)),
     "pagewire_decoder_run": (c_int32, (c_void_p, POINTER(StepView), POINTER(CacheView), c_void_p, c_void_p)),

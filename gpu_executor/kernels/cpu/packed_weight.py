@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from ..layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight
 from .engine import NativeEngine
+from .kernel_layouts import KernelLayout, in_kernel_layouts
 from .native_library import LinearView, PackedMatrix
 
 # csrc/weights/packed_matrix.h: WeightLayout.
@@ -32,15 +33,19 @@ class PackedWeight(LinearWeight):
 
     Args:
         matrices: its parts; the rows of each lie below those of the one before.
+        permutation: [in_features] int32: column j of all parts multiplies input channel permutation[j]; None: channel
+            j.
     """
 
-    __slots__ = ("_matrices", "_parts", "view")
+    __slots__ = ("_matrices", "_parts", "_permutation", "view")
 
-    def __init__(self, matrices: Sequence[_Matrix]) -> None:
+    def __init__(self, matrices: Sequence[_Matrix], permutation: Tensor | None) -> None:
         self._matrices = tuple(matrices)
         self._parts = (PackedMatrix * len(matrices))(*(matrix.view for matrix in matrices))
-        # Points into _parts, which this object keeps.
-        self.view = LinearView(self._parts, len(matrices))
+        assert permutation is None or permutation.dtype == torch.int32, "the library reads 32-bit indices"
+        self._permutation = _contiguous(permutation)
+        # Points into _parts and _permutation, which this object keeps.
+        self.view = LinearView(self._parts, len(matrices), _address(self._permutation))
 
     @property
     def out_features(self) -> int:
@@ -59,26 +64,18 @@ class PackedWeight(LinearWeight):
 def pack_weight(engine: NativeEngine, weight: LinearWeight) -> PackedWeight:
     """Pack a canonical weight on all threads; a packed one is returned as it is.
 
+    What the kernels don't multiply as it is becomes what they do: see `in_kernel_layouts` for the loss.
+
     Raises:
         TypeError: the layout is unknown here.
     """
     if isinstance(weight, PackedWeight):
         return weight
-    return PackedWeight([_pack(engine, part) for part in _parts(weight)])
+    parts, permutation = in_kernel_layouts(weight)
+    return PackedWeight([_pack(engine, part) for part in parts], permutation)
 
 
-def _parts(weight: LinearWeight) -> Iterator[DenseWeight | Int4Weight | Int8Weight]:
-    match weight:
-        case StackedWeight(parts=parts):
-            for part in parts:
-                yield from _parts(part)
-        case DenseWeight() | Int4Weight() | Int8Weight():
-            yield weight
-        case _:
-            raise TypeError(f"the CPU kernels don't know the layout {type(weight).__name__}")
-
-
-def _pack(engine: NativeEngine, weight: DenseWeight | Int4Weight | Int8Weight) -> _Matrix:
+def _pack(engine: NativeEngine, weight: KernelLayout) -> _Matrix:
     scale: Tensor | None = None
     minimum: Tensor | None = None
     match weight:

@@ -10,7 +10,13 @@ from ...kv_cache_spec import LayerKVCache
 from .native_library import CacheView, StepView
 
 # csrc/kernels/kernel_table.h: ElementType.
-_ELEMENT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_ELEMENT_TYPES = {
+    torch.float32: 0,
+    torch.float16: 1,
+    torch.bfloat16: 2,
+    torch.float8_e4m3fn: 3,
+    torch.float8_e5m2: 4,
+}
 
 
 def view_step(metadata: ForwardMetadata) -> StepView:
@@ -40,7 +46,12 @@ def view_cache(cache: LayerKVCache) -> CacheView:
     """
     assert all(part.is_contiguous() for part in (cache.key, cache.value)), "the paged memory is contiguous"
     return CacheView(
-        cache.key.data_ptr(), cache.value.data_ptr(), _ELEMENT_TYPES[cache.key.dtype], 0, cache.value.shape[2]
+        key=cache.key.data_ptr(),
+        value=cache.value.data_ptr(),
+        type=_ELEMENT_TYPES[cache.key.dtype],
+        key_scale=cache.key_scale,
+        value_scale=cache.value_scale,
+        block_size=cache.value.shape[2],
     )
 
 

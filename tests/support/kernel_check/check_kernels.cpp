@@ -161,7 +161,9 @@ class Matrix {
         const uint8_t code = static_cast<uint8_t>(extreme == 0 ? 15 : below(16));
         both = static_cast<uint8_t>(i < 16 ? (both & 0xf0) | code : (both & 0x0f) | code << 4);
       } else {
-        const int64_t code = extreme == 0 ? -128 : extreme == 1 ? 127 : below(256) - 128;
+        // Some rows have nothing else: with rows of activations that are all -127 or 127, the largest sums that exist.
+        const bool all_least = channel % 8 == 0, all_most = channel % 8 == 1;
+        const int64_t code = all_least || extreme == 0 ? -128 : all_most || extreme == 1 ? 127 : below(256) - 128;
         group(channel, k)[i / 4 * 64 + channel % kPanel * 4 + i % 4] = static_cast<uint8_t>(code);
       }
       *scale_at(channel, k, 0) = to_half(0.01f * normal());
@@ -176,12 +178,15 @@ class Matrix {
   std::vector<float> bias_;
 };
 
-// Activations as a table's own kernel quantizes them; every third group has only the largest values.
+// Activations as a table's own kernel quantizes them; every third group has only the largest values, and the first two
+// rows nothing else, of one sign.
 struct Activations {
   Activations(const KernelTable& table, int64_t rows, int64_t n) : size(n), num_groups(divide_up(n, kGroup)) {
     floats = normals(rows * n);
     for (int64_t i = 0; i < rows * n; ++i) {
-      if (i / kGroup % 3 == 0) floats[static_cast<size_t>(i)] = i % 5 == 0 ? -3.0f : 3.0f;
+      float& x = floats[static_cast<size_t>(i)];
+      if (i / kGroup % 3 == 0) x = i % 5 == 0 ? -3.0f : 3.0f;
+      if (i < 2 * n) x = i < n ? 3.0f : -3.0f;
     }
     values.resize(static_cast<size_t>(rows * num_groups * kGroup));
     scales.resize(static_cast<size_t>(rows * num_groups));
@@ -285,6 +290,9 @@ void check_all_linear(const KernelTable& table) {
   }
 }
 
+constexpr ElementType kElementTypes[] = {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16,
+                                         ElementType::kFloat8E4M3, ElementType::kFloat8E5M2};
+
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 // Numbers that conversion and rounding treat in different ways.
@@ -292,7 +300,11 @@ std::vector<float> ugly_floats() {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> out = {0.0f, -0.0f, 1.0f, -1.0f, inf, -inf, std::nanf(""), 65504.0f, 65519.0f, 65520.0f, 1e-8f,
                             6e-8f, 3e-8f, 2.98e-8f, 6.1e-5f, 6.09e-5f, 1e-40f, -1e-40f, 3.4e38f, 3.39e38f, 1.00390625f,
-                            1.01171875f, 2049.0f, 2051.0f, 127.5f, 126.5f};
+                            1.01171875f, 2049.0f, 2051.0f, 127.5f, 126.5f,
+                            // At the ends of 8-bit floats, and halfway between two of them.
+                            448.0f, 464.0f, 465.0f, 57344.0f, 61440.0f, 0.001953125f, 0.0009765625f, 0.00292968f,
+                            0.015625f, 0.0146484375f, 1.0625f, 1.1875f, 1.125f, 1.375f, 1.52587890625e-05f,
+                            7.62939453125e-06f, 2.288818359375e-05f, 5.340576171875e-05f};
   uint32_t bits = 0x7f800001u;  // a NaN of the smallest payload
   float small_nan;
   std::memcpy(&small_nan, &bits, sizeof(small_nan));
@@ -304,7 +316,7 @@ std::vector<float> ugly_floats() {
 void check_conversions(const KernelTable& table) {
   const std::vector<float> x = ugly_floats();
   const int64_t size = static_cast<int64_t>(x.size());
-  for (const ElementType type : {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
+  for (const ElementType type : kElementTypes) {
     for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{16}, int64_t{35}, size}) {
       for (const int64_t stride : {1, 3}) {
         std::vector<float> stored(static_cast<size_t>(n * stride + 1), 7.0f), expected = stored;
@@ -351,6 +363,8 @@ void check_rows(const KernelTable& table) {
     compare("rms_norm_row", 1e-6f, [&](const KernelTable& t, float* out) { t.rms_norm_row(a.data(), b.data(), n, 1e-5f, out); });
     compare("add_row", 0.0f, [&](const KernelTable& t, float* out) { t.add_row(a.data(), n, out); });
     compare("silu_and_mul_row", 1e-6f, [&](const KernelTable& t, float* out) { t.silu_and_mul_row(a.data(), b.data(), n, out); });
+    compare("gelu_tanh_and_mul_row", 1e-6f, [&](const KernelTable& t, float* out) { t.gelu_tanh_and_mul_row(a.data(), b.data(), n, out); });
+    compare("scale_row", 0.0f, [&](const KernelTable& t, float* out) { t.scale_row(a.data(), n, 0.3f, out); });
     compare("rotate_head", 1e-6f, [&](const KernelTable& t, float* out) { t.rotate_head(out, a.data(), b.data(), n / 2); });
     compare("exp_row", 1e-6f, [&](const KernelTable& t, float* out) { t.exp_row(a.data(), n, 3.0f, out); });
     const double sum = table.sum_of_exp(a.data(), n, 3.0f), sum_expected = kPortableKernels.sum_of_exp(a.data(), n, 3.0f);
@@ -368,17 +382,18 @@ void check_rows(const KernelTable& table) {
 
 // --- attention ------------------------------------------------------------------------------------------------------
 
-std::vector<float> attend(const KernelTable& table, ElementType type, int64_t head_dim, int64_t window, int64_t threads,
-                          const std::vector<float>& query, const std::vector<float>& keys, const std::vector<float>& values) {
+std::vector<float> attend(const KernelTable& table, ElementType type, int64_t head_dim, int64_t window, float soft_cap,
+                          int64_t threads, const std::vector<float>& query, const std::vector<float>& keys, const std::vector<float>& values) {
   constexpr int64_t kHeads = 6, kKvHeads = 2, kBlock = 16, kMaxBlocks = 20;
   const std::vector<int32_t> query_start = {0, 1, 4, 24}, seq_lens = {270, 30, 20};
   std::vector<int32_t> tables(3 * kMaxBlocks);
   for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>((i * 7 + 3) % tables.size());
   const float nan = std::nanf("");
+  const bool is_small = element_bytes(type) == 1;  // such caches have scales
   std::vector<float> key_cache(tables.size() * static_cast<size_t>(kBlock * kKvHeads * head_dim), nan), value_cache = key_cache;
   std::vector<float> out(24 * static_cast<size_t>(kHeads * head_dim));
   AttentionStep step{query.data(), kHeads * head_dim, out.data(), kHeads * head_dim, key_cache.data(), value_cache.data(),
-                     type, kHeads, kKvHeads, head_dim, kBlock, 0.125f, window, tables.data(), kMaxBlocks,
+                     type, is_small ? 0.5f : 1.0f, is_small ? 2.0f : 1.0f, kHeads, kKvHeads, head_dim, kBlock, 0.125f, soft_cap, window, tables.data(), kMaxBlocks,
                      query_start.data(), seq_lens.data(), nullptr};
   size_t at = 0;
   for (int64_t request = 0; request < 3; ++request) {
@@ -405,12 +420,13 @@ void check_attention(const KernelTable& table) {
   for (const int64_t head_dim : {64, 40}) {
     const std::vector<float> query = normals(24 * 6 * head_dim), keys = normals(320 * 2 * head_dim);
     const std::vector<float> values = normals(320 * 2 * head_dim);
-    for (const ElementType type : {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
+    for (const ElementType type : kElementTypes) {
       for (const int64_t window : {0, 50}) {
-        const auto out = attend(table, type, head_dim, window, 1, query, keys, values);
-        const auto expected = attend(kPortableKernels, type, head_dim, window, 1, query, keys, values);
+        const float soft_cap = window == 0 ? 0.0f : 2.0f;
+        const auto out = attend(table, type, head_dim, window, soft_cap, 1, query, keys, values);
+        const auto expected = attend(kPortableKernels, type, head_dim, window, soft_cap, 1, query, keys, values);
         expect(close(out, expected, 1e-5f), table.name, "attention over keys of type " + std::to_string(static_cast<int>(type)));
-        expect(same_bits(out, attend(table, type, head_dim, window, 64, query, keys, values)), table.name,
+        expect(same_bits(out, attend(table, type, head_dim, window, soft_cap, 64, query, keys, values)), table.name,
                "attention cut for 64 threads gives other bits");
       }
     }

@@ -16,12 +16,6 @@ using pagewire::LinearWeight;
 using pagewire::status_of;
 using pagewire::Team;
 
-namespace {
-
-LinearWeight weight_of(const LinearView& view) { return {view.parts, view.num_parts}; }
-
-}  // namespace
-
 const char* pagewire_source_digest() { return pagewire::source_digest(); }
 
 int64_t pagewire_struct_bytes(int32_t which) {
@@ -103,11 +97,11 @@ int32_t pagewire_pack(Engine* engine, int32_t layout, int32_t has_minimum, int64
 }
 
 int32_t pagewire_linear(Engine* engine, LinearView weight, const float* x, int64_t num_rows, float* out) {
-  return status_of([&] { engine->ops.linear(weight_of(weight), x, num_rows, out); });
+  return status_of([&] { engine->ops.linear(LinearWeight(weight), x, num_rows, out); });
 }
 
 int32_t pagewire_embedding(Engine* engine, LinearView weight, const int64_t* ids, int64_t num_tokens, float* out) {
-  return status_of([&] { engine->ops.embedding(weight_of(weight), ids, num_tokens, out); });
+  return status_of([&] { engine->ops.embedding(LinearWeight(weight), ids, num_tokens, out); });
 }
 
 int32_t pagewire_rms_norm(Engine* engine, const float* x, const float* residual, const float* weight,
@@ -129,13 +123,17 @@ int32_t pagewire_store_kv(Engine* engine, const float* key, const float* value, 
 
 int32_t pagewire_paged_attention(Engine* engine, const pagewire::StepView* step, const pagewire::CacheView* cache,
                                  int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t sliding_window,
-                                 float scale, const float* query, float* out) {
+                                 float scale, float soft_cap, const float* query, float* out) {
   const pagewire::AttentionShape shape{num_heads, num_kv_heads, head_dim, sliding_window};
-  return status_of([&] { engine->ops.paged_attention(*step, shape, *cache, scale, query, out); });
+  return status_of([&] { engine->ops.paged_attention(*step, shape, *cache, scale, soft_cap, query, out); });
 }
 
 int32_t pagewire_silu_and_mul(Engine* engine, const float* gate_up, int64_t num_rows, int64_t size, float* out) {
   return status_of([&] { engine->ops.silu_and_mul(gate_up, num_rows, size, out); });
+}
+
+int32_t pagewire_gelu_tanh_and_mul(Engine* engine, const float* gate_up, int64_t num_rows, int64_t size, float* out) {
+  return status_of([&] { engine->ops.gelu_tanh_and_mul(gate_up, num_rows, size, out); });
 }
 
 Decoder* pagewire_decoder_create(Engine* engine, const pagewire::DecoderView* view) {

@@ -64,10 +64,12 @@ PAGEWIRE_API int32_t pagewire_store_kv(pagewire::Engine* engine, const float* ke
                                     const pagewire::CacheView* cache);
 PAGEWIRE_API int32_t pagewire_paged_attention(pagewire::Engine* engine, const pagewire::StepView* step,
                                            const pagewire::CacheView* cache, int64_t num_heads, int64_t num_kv_heads,
-                                           int64_t head_dim, int64_t sliding_window, float scale, const float* query,
-                                           float* out);
+                                           int64_t head_dim, int64_t sliding_window, float scale, float soft_cap,
+                                           const float* query, float* out);
 PAGEWIRE_API int32_t pagewire_silu_and_mul(pagewire::Engine* engine, const float* gate_up, int64_t num_rows, int64_t size,
                                         float* out);
+PAGEWIRE_API int32_t pagewire_gelu_tanh_and_mul(pagewire::Engine* engine, const float* gate_up, int64_t num_rows,
+                                             int64_t size, float* out);
 
 // --- a whole decoder at once: see model/decoder.h ------------------------------------------------------------------
 PAGEWIRE_API pagewire::Decoder* pagewire_decoder_create(pagewire::Engine* engine, const pagewire::DecoderView* view);

@@ -24,6 +24,7 @@ struct SamplingHandle {
 using pagewire::DrawRequest;
 using pagewire::Engine;
 using pagewire::LinearView;
+using pagewire::LinearWeight;
 using pagewire::SamplingHandle;
 using pagewire::status_of;
 
@@ -43,7 +44,7 @@ PAGEWIRE_API int32_t pagewire_output_layer(SamplingHandle* handle, LinearView we
                                            int64_t num_kept, float* logits, float* best_values, int64_t* best_ids) {
   return status_of([&] {
     handle->best.resize(num_rows);
-    handle->output_layer.run({weight.parts, weight.num_parts}, hidden, num_rows, num_drawable, kept_rows, num_kept,
+    handle->output_layer.run(LinearWeight(weight), hidden, num_rows, num_drawable, kept_rows, num_kept,
                              logits, handle->best.data());
     for (int64_t row = 0; row < num_rows; ++row) {
       best_values[row] = handle->best[row].value;

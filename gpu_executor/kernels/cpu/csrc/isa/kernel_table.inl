@@ -38,7 +38,9 @@ namespace PAGEWIRE_FLOATS {
 PAGEWIRE_DECLARE(quantize_row)
 PAGEWIRE_DECLARE(rms_norm_row)
 PAGEWIRE_DECLARE(add_row)
+PAGEWIRE_DECLARE(scale_row)
 PAGEWIRE_DECLARE(silu_and_mul_row)
+PAGEWIRE_DECLARE(gelu_tanh_and_mul_row)
 PAGEWIRE_DECLARE(rotate_head)
 PAGEWIRE_DECLARE(store_elements)
 PAGEWIRE_DECLARE(load_elements)
@@ -97,7 +99,9 @@ const KernelTable PAGEWIRE_TABLE = {
     .linear_work_bytes = PAGEWIRE_ISA::linear_work_bytes,
     .rms_norm_row = PAGEWIRE_ISA::rms_norm_row,
     .add_row = PAGEWIRE_ISA::add_row,
+    .scale_row = PAGEWIRE_ISA::scale_row,
     .silu_and_mul_row = PAGEWIRE_ISA::silu_and_mul_row,
+    .gelu_tanh_and_mul_row = PAGEWIRE_ISA::gelu_tanh_and_mul_row,
     .rotate_head = PAGEWIRE_ISA::rotate_head,
     .store_elements = PAGEWIRE_ISA::store_elements,
     .load_elements = PAGEWIRE_ISA::load_elements,

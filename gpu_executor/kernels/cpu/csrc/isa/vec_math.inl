@@ -46,6 +46,8 @@ struct BFloat16 {
   PAGEWIRE_INLINE void store_first(uint16_t* p, Vec a, int64_t n) { store_bfloat_partial(p, a, n); }
 };
 
+#include "vec_float8.inl"
+
 // 2^r for r in [-0.5, 0.5]: a polynomial fitted to the least relative error, 2^0 exactly 1.
 PAGEWIRE_INLINE Vec exp2_fraction(Vec r) {
   Vec p = broadcast(1.53533620e-4f);

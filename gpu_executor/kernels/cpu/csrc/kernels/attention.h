@@ -35,8 +35,12 @@ struct AttentionStep {  // one layer of one step; all pointers are the caller's
   const void* key_cache;
   const void* value_cache;
   ElementType kv_type;
+  // Stored keys are multiplied by it when they are read, and divided by it when they are stored; values by the other.
+  // A key's goes into the query's scale, a value's is multiplied into the output: neither into what is loaded.
+  float key_scale, value_scale;
   int64_t num_heads, num_kv_heads, head_dim, block_size;
-  float scale;
+  float scale;                   // of scores
+  float soft_cap;                // scaled scores become soft_cap * tanh(score / soft_cap); 0: they stay
   int64_t sliding_window;        // keys a token sees, its own included; 0: all before it
   const int32_t* block_tables;   // [num_reqs, max_blocks]
   int64_t max_blocks;

@@ -143,13 +143,13 @@ static void fold_split(float largest, float sum, const float* values, int64_t he
       });
 }
 
-// output = values / sum; may be done in place.
-static void normalize(const float* values, float sum, int64_t head_dim, float* output) {
-  const Vec divisor = broadcast(sum);
+// output = values / sum * scale; may be done in place.
+static void normalize(const float* values, float sum, float scale, int64_t head_dim, float* output) {
+  const Vec divisor = broadcast(sum), factor = broadcast(scale);
   for_vectors(
-      head_dim, [&](int64_t channel) { store(output + channel, div(load(values + channel), divisor)); },
+      head_dim, [&](int64_t channel) { store(output + channel, mul(div(load(values + channel), divisor), factor)); },
       [&](int64_t channel, int64_t rest) {
-        store_partial(output + channel, div(load_partial(values + channel, rest), divisor), rest);
+        store_partial(output + channel, mul(div(load_partial(values + channel, rest), divisor), factor), rest);
       });
 }
 
@@ -203,6 +203,8 @@ static void attend_split(const AttentionRows& tile, const RequestCache<Type>& ca
 
 // --- Tasks ----------------------------------------------------------------------------------------------------------
 
+constexpr float kLog2E = 1.4426950408889634f;
+
 static AttentionRows lay_out_rows(int64_t head_rows, int64_t num_heads, int64_t head_dim, float* work) {
   AttentionRows tile;
   tile.head_rows = head_rows;
@@ -253,7 +255,9 @@ static void set_rows(const AttentionStep& step, const AttentionTask& task, const
                      const HeadRange& heads) {
   const int64_t head_dim = step.head_dim, window = step.sliding_window;
   const int64_t first_position = step.seq_lens[task.request] - step.query_start[task.request + 1];
-  const Vec scale = broadcast(step.scale * 1.4426950408889634f);
+  const float to_score = step.scale * step.key_scale;
+  const float factor = step.soft_cap == 0.0f ? to_score : 2.0f * to_score / step.soft_cap;
+  const Vec scale = broadcast(factor * kLog2E);
   for_tile_rows(tile, heads, [&](int64_t row, int64_t kv_head, int64_t head_row) {
     const RowPlace place = row_place(step, task.token_begin, kv_head, head_row);
     const int64_t key_end = first_position + place.token + 1;
@@ -305,7 +309,7 @@ static void attend_to_output(const AttentionStep& step, const AttentionTask& tas
   }
   for_tile_rows(tile, heads, [&](int64_t row, int64_t kv_head, int64_t head_row) {
     const RowPlace place = row_place(step, task.token_begin, kv_head, head_row);
-    normalize(tile.total_values + row * tile.channels, tile.total_sum[row], step.head_dim,
+    normalize(tile.total_values + row * tile.channels, tile.total_sum[row], step.value_scale, step.head_dim,
               step.output + place.token * step.output_stride + place.head * step.head_dim);
   });
 }
@@ -324,7 +328,8 @@ static void attention_task_as(const AttentionStep& step, const AttentionTask& ta
   // heads take turns. More rows, or caches whose panels or channels don't fill vectors: a head at a time, converted.
   const bool is_direct = head_rows <= kRowBlock && step.block_size % kPanelKeys == 0 && step.head_dim % kVecSize == 0;
   const int64_t heads_at_once = is_direct ? task.kv_head_end - task.kv_head_begin : 1;
-  const AttentionRows tile = lay_out_rows(head_rows, heads_at_once, step.head_dim, work);
+  AttentionRows tile = lay_out_rows(head_rows, heads_at_once, step.head_dim, work);
+  tile.score_cap = step.soft_cap * kLog2E;
   for (int64_t kv_head = task.kv_head_begin; kv_head < task.kv_head_end; kv_head += heads_at_once) {
     const HeadRange heads = {kv_head, kv_head + heads_at_once, is_direct};
     set_rows(step, task, tile, heads);
@@ -341,6 +346,8 @@ void attention_task(const AttentionStep& step, const AttentionTask& task, void* 
     case ElementType::kFloat32: return attention_task_as<Float32>(step, task, static_cast<float*>(work));
     case ElementType::kFloat16: return attention_task_as<Float16>(step, task, static_cast<float*>(work));
     case ElementType::kBFloat16: return attention_task_as<BFloat16>(step, task, static_cast<float*>(work));
+    case ElementType::kFloat8E4M3: return attention_task_as<Float8E4M3>(step, task, static_cast<float*>(work));
+    case ElementType::kFloat8E5M2: return attention_task_as<Float8E5M2>(step, task, static_cast<float*>(work));
   }
 }
 
@@ -355,7 +362,7 @@ void attention_merge(const AttentionStep& step, const AttentionMerge& merge) {
           step.partials + merge.partial + partial_offset(step, head_rows, split, merge.kv_head, head_row);
       fold_split(partial[0], partial[1], partial + kPartialHead, step.head_dim, &largest, &sum, output);
     }
-    normalize(output, sum, step.head_dim, output);
+    normalize(output, sum, step.value_scale, step.head_dim, output);
   }
 }
 
@@ -363,24 +370,42 @@ void attention_merge(const AttentionStep& step, const AttentionMerge& merge) {
 
 PAGEWIRE_INLINE char* cache_address(const void* cache, const AttentionStep& step, int64_t block, int64_t head,
                                     int64_t element) {
-  const int64_t bytes = step.kv_type == ElementType::kFloat32 ? 4 : 2;
   const int64_t head_elements = step.head_dim * step.block_size;
   const int64_t index = (block * step.num_kv_heads + head) * head_elements + element;
-  return static_cast<char*>(const_cast<void*>(cache)) + index * bytes;
+  return static_cast<char*>(const_cast<void*>(cache)) + index * element_bytes(step.kv_type);
+}
+
+// Divide one head by its cache's scale, and write its channels `stride` elements apart.
+static void store_head(const float* head, float scale, const AttentionStep& step, char* to, int64_t stride) {
+  if (scale == 1.0f) {
+    store_elements(head, step.head_dim, step.kv_type, to, stride);
+    return;
+  }
+  constexpr int64_t kPiece = 64;
+  float quotients[kPiece];
+  const Vec divisor = broadcast(scale);
+  for (int64_t begin = 0; begin < step.head_dim; begin += kPiece) {
+    const int64_t count = smaller(kPiece, step.head_dim - begin);
+    const float* from = head + begin;
+    for_vectors(
+        count, [&](int64_t i) { store(quotients + i, div(load(from + i), divisor)); },
+        [&](int64_t i, int64_t rest) { store_partial(quotients + i, div(load_partial(from + i, rest), divisor), rest); });
+    store_elements(quotients, count, step.kv_type, to + begin * stride * element_bytes(step.kv_type), stride);
+  }
 }
 
 void store_key(const float* key, int64_t slot, const AttentionStep& step) {
   const int64_t block = slot / step.block_size, offset = slot % step.block_size;
   for (int64_t head = 0; head < step.num_kv_heads; ++head) {
-    store_elements(key + head * step.head_dim, step.head_dim, step.kv_type,
-                   cache_address(step.key_cache, step, block, head, offset), step.block_size);
+    store_head(key + head * step.head_dim, step.key_scale, step,
+               cache_address(step.key_cache, step, block, head, offset), step.block_size);
   }
 }
 
 void store_value(const float* value, int64_t slot, const AttentionStep& step) {
   const int64_t block = slot / step.block_size, offset = slot % step.block_size;
   for (int64_t head = 0; head < step.num_kv_heads; ++head) {
-    store_elements(value + head * step.head_dim, step.head_dim, step.kv_type,
-                   cache_address(step.value_cache, step, block, head, offset * step.head_dim), 1);
+    store_head(value + head * step.head_dim, step.value_scale, step,
+               cache_address(step.value_cache, step, block, head, offset * step.head_dim), 1);
   }
 }

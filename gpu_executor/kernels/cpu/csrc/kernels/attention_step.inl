@@ -2,6 +2,8 @@
 //
 // A row (a token's head) meets the keys of a step in these operations, whatever rows share its tile:
 //   score[key]  = fma over channels in order, from 0, in the key's own lane; the query is scaled by scale * log2(e)
+//                 With a soft cap the query is scaled by 2 * log2(e) * scale / cap, and with e = 2^(that sum)
+//   score[key]  = cap * log2(e) * ((e - 1) / (e + 1)), which is log2(e) * cap * tanh(scaled sum / cap)
 //   largest     = max(largest, scores);  correction = 2^(old largest - new largest)
 //   weight[key] = 2^(score - largest), 0 where the row doesn't see the key
 //   sum         = sum * correction + (weights added vector by vector, then across lanes)
@@ -51,6 +53,7 @@ struct AttentionRows {
   float* total_values;  // [count, channels], of the splits so far
   float *largest, *sum, *total_largest, *total_sum, *correction, *new_largest;  // [count], up to whole vectors
   int32_t *key_begin, *key_end;                                                 // [count]: keys that a row sees
+  float score_cap;  // log2(e) times the soft cap; 0: none
   float *step_keys, *step_values;  // a step's keys [panels, head_dim, kPanelKeys] and values [kKeyStep, channels]
 };
 
@@ -219,6 +222,16 @@ PAGEWIRE_NOINLINE void add_row_values(const AttentionRows& tile, int64_t row, in
 
 // --- Softmax --------------------------------------------------------------------------------------------------------
 
+// What the query's product gave becomes the capped score, for keys [begin, end) of the step, up to whole vectors.
+PAGEWIRE_INLINE void cap_scores(float* scores, int64_t begin, int64_t end, float score_cap) {
+  const Vec one = broadcast(1.0f), cap = broadcast(score_cap);
+  for (int64_t key = begin / kVecSize * kVecSize; key < end; key += kVecSize) {
+    // From 2^26 on the quotient is 1; infinity would give none. NaN stays.
+    const Vec power = exp2(min(broadcast(64.0f), load(scores + key)));
+    store(scores + key, mul(cap, div(sub(power, one), add(power, one))));
+  }
+}
+
 // Hide what a row doesn't see of its scores, [begin, end) of the step being what it sees, up to whole vectors.
 PAGEWIRE_INLINE void mask_scores(float* scores, int64_t begin, int64_t end) {
   for (int64_t key = begin / kVecSize * kVecSize; key < begin; ++key) scores[key] = -__builtin_inff();
@@ -296,6 +309,7 @@ PAGEWIRE_NOINLINE void attend_step(const AttentionRows& tile, int64_t row_begin,
   for (int64_t row = row_begin; row < row_end; ++row) {
     const KeyRange keys = visible_keys(tile, row, start);
     float* scores = tile.scores + row * kKeyStep;
+    if (tile.score_cap != 0.0f) cap_scores(scores, keys.begin, keys.end, tile.score_cap);
     mask_scores(scores, keys.begin, keys.end);
     const float largest = largest_score(scores, keys.begin, keys.end);
     tile.new_largest[row] = largest > tile.largest[row] ? largest : tile.largest[row];

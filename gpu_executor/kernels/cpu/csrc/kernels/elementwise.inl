@@ -44,17 +44,34 @@ void add_row(const float* x, int64_t n, float* total) {
       });
 }
 
-PAGEWIRE_INLINE Vec silu_and_mul(Vec gate, Vec up) {
-  const Vec one = broadcast(1.0f);
-  return mul(div(gate, add(one, exp(sub(zero(), gate)))), up);
+void scale_row(const float* x, int64_t n, float factor, float* out) {
+  const Vec factors = broadcast(factor);
+  for_vectors(
+      n, [&](int64_t i) { store(out + i, mul(load(x + i), factors)); },
+      [&](int64_t i, int64_t count) { store_partial(out + i, mul(load_partial(x + i, count), factors), count); });
+}
+
+// out = gate / (1 + e^exponent(gate)) * up
+template <typename Exponent>
+PAGEWIRE_INLINE void gate_row(const float* gate, const float* up, int64_t n, float* out, Exponent&& exponent) {
+  const auto gated = [&](Vec g, Vec u) { return mul(div(g, add(broadcast(1.0f), exp(exponent(g)))), u); };
+  for_vectors(
+      n, [&](int64_t i) { store(out + i, gated(load(gate + i), load(up + i))); },
+      [&](int64_t i, int64_t count) {
+        store_partial(out + i, gated(load_partial(gate + i, count), load_partial(up + i, count)), count);
+      });
 }
 
 void silu_and_mul_row(const float* gate, const float* up, int64_t n, float* out) {
-  for_vectors(
-      n, [&](int64_t i) { store(out + i, silu_and_mul(load(gate + i), load(up + i))); },
-      [&](int64_t i, int64_t count) {
-        store_partial(out + i, silu_and_mul(load_partial(gate + i, count), load_partial(up + i, count)), count);
-      });
+  gate_row(gate, up, n, out, [](Vec g) { return sub(zero(), g); });
+}
+
+// (1 + tanh(y)) / 2 = 1 / (1 + e^(-2y)).
+void gelu_tanh_and_mul_row(const float* gate, const float* up, int64_t n, float* out) {
+  gate_row(gate, up, n, out, [](Vec g) {
+    const Vec cube = mul(mul(mul(broadcast(0.044715f), g), g), g);
+    return mul(broadcast(-1.5957691216057308f), add(g, cube));  // -2 sqrt(2 / pi)
+  });
 }
 
 void rotate_head(float* head, const float* cos, const float* sin, int64_t half) {
@@ -104,6 +121,8 @@ void store_elements(const float* x, int64_t n, ElementType type, void* out, int6
     case ElementType::kFloat32: return store_elements_as<Float32>(x, n, static_cast<float*>(out), stride);
     case ElementType::kFloat16: return store_elements_as<Float16>(x, n, static_cast<uint16_t*>(out), stride);
     case ElementType::kBFloat16: return store_elements_as<BFloat16>(x, n, static_cast<uint16_t*>(out), stride);
+    case ElementType::kFloat8E4M3: return store_elements_as<Float8E4M3>(x, n, static_cast<uint8_t*>(out), stride);
+    case ElementType::kFloat8E5M2: return store_elements_as<Float8E5M2>(x, n, static_cast<uint8_t*>(out), stride);
   }
 }
 
@@ -119,6 +138,8 @@ void load_elements(const void* x, int64_t n, ElementType type, float* out) {
     case ElementType::kFloat32: return load_elements_as<Float32>(static_cast<const float*>(x), n, out);
     case ElementType::kFloat16: return load_elements_as<Float16>(static_cast<const uint16_t*>(x), n, out);
     case ElementType::kBFloat16: return load_elements_as<BFloat16>(static_cast<const uint16_t*>(x), n, out);
+    case ElementType::kFloat8E4M3: return load_elements_as<Float8E4M3>(static_cast<const uint8_t*>(x), n, out);
+    case ElementType::kFloat8E5M2: return load_elements_as<Float8E5M2>(static_cast<const uint8_t*>(x), n, out);
   }
 }
 

@@ -13,7 +13,11 @@
 
 namespace pagewire {
 
-enum class ElementType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+enum class ElementType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kFloat8E4M3 = 3, kFloat8E5M2 = 4 };
+
+constexpr int64_t element_bytes(ElementType type) {
+  return type == ElementType::kFloat32 ? 4 : type <= ElementType::kBFloat16 ? 2 : 1;
+}
 
 // The input rows of a product. Quantized layouts read the integers, dense ones the floats; what is not read may be null.
 // Quantized: value ~ scales[group] * values, each group of kGroup input channels by itself; rows are padded to whole
@@ -37,6 +41,9 @@ struct OutputRows {
   bool add;  // add to what is there (the residual stream), instead of replacing it
 };
 
+// out = activation(gate) * up, n channels.
+using GateRow = void (*)(const float* gate, const float* up, int64_t n, float* out);
+
 struct KernelTable {
   const char* name;  // "avx2", "avx512", "avx512_vnni", "amx", "neon", "neon_dot", "portable"
 
@@ -56,11 +63,16 @@ struct KernelTable {
   void (*rms_norm_row)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // total += x
   void (*add_row)(const float* x, int64_t n, float* total);
+  // out = x * factor
+  void (*scale_row)(const float* x, int64_t n, float factor, float* out);
   // out = gate / (1 + exp(-gate)) * up
-  void (*silu_and_mul_row)(const float* gate, const float* up, int64_t n, float* out);
+  GateRow silu_and_mul_row;
+  // out = gate / (1 + exp(-2 sqrt(2 / pi) (gate + 0.044715 gate^3))) * up: GELU by the formula with a tanh.
+  GateRow gelu_tanh_and_mul_row;
   // Rotate one head in place: channel i pairs with channel i + half.
   void (*rotate_head)(float* head, const float* cos, const float* sin, int64_t half);
-  // Convert n floats to a KV dtype, written `stride` elements apart; and n elements of any dtype to floats.
+  // Convert n floats to a KV dtype, written `stride` elements apart; and n elements of any dtype to floats. Numbers
+  // beyond the largest of an 8-bit dtype become that one.
   void (*store_elements)(const float* x, int64_t n, ElementType type, void* out, int64_t stride);
   void (*load_elements)(const void* x, int64_t n, ElementType type, float* out);
   // One row of a matrix, as floats: an embedding.

@@ -12,16 +12,20 @@ bool is_same(const AttentionShape& a, const AttentionShape& b) {
 
 }  // namespace
 
-AttentionStep attention_step(const StepView& step, const AttentionShape& shape, const CacheView& cache, float scale) {
+AttentionStep attention_step(const StepView& step, const AttentionShape& shape, const CacheView& cache, float scale,
+                             float soft_cap) {
   AttentionStep out{};
   out.key_cache = cache.key;
   out.value_cache = cache.value;
   out.kv_type = static_cast<ElementType>(cache.type);
+  out.key_scale = cache.key_scale;
+  out.value_scale = cache.value_scale;
   out.num_heads = shape.num_heads;
   out.num_kv_heads = shape.num_kv_heads;
   out.head_dim = shape.head_dim;
   out.block_size = cache.block_size;
   out.scale = scale;
+  out.soft_cap = soft_cap;
   out.sliding_window = shape.sliding_window;
   out.block_tables = step.block_tables;
   out.max_blocks = step.max_blocks;

@@ -13,8 +13,9 @@
 
 namespace pagewire {
 
-// Fill what does not change from layer to layer.
-AttentionStep attention_step(const StepView& step, const AttentionShape& shape, const CacheView& cache, float scale);
+// Fill what the views and a layer's numbers say; see AttentionStep for those.
+AttentionStep attention_step(const StepView& step, const AttentionShape& shape, const CacheView& cache, float scale,
+                             float soft_cap);
 
 // The plan's tasks, then its merges. work: attention_work_bytes of each thread.
 void run_attention(Team& team, const KernelTable& kernels, const AttentionStep& step, const AttentionPlan& plan,

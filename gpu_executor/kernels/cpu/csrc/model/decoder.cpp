@@ -16,6 +16,10 @@ int64_t qkv_size(const LayerView& layer) { return (layer.num_heads + 2 * layer.n
 
 int64_t query_size(const LayerView& layer) { return layer.num_heads * layer.head_dim; }
 
+GateRow gate_row(const KernelTable& kernels, Activation activation) {
+  return activation == Activation::kGeluTanh ? kernels.gelu_tanh_and_mul_row : kernels.silu_and_mul_row;
+}
+
 // Channels of gate and up that one tile computes, for tiles of a quantization group each at least.
 Tiling gate_tiling(const LinearWeight& gate_up, int64_t num_rows, int num_threads) {
   const int64_t num_panels = divide_up(gate_up.out_features() / 2, kPanel);
@@ -28,20 +32,23 @@ Tiling gate_tiling(const LinearWeight& gate_up, int64_t num_rows, int num_thread
 
 Decoder::Decoder(Runtime& runtime, const DecoderView& decoder)
     : runtime_(runtime),
-      embedding_(decoder.embedding.parts, decoder.embedding.num_parts),
+      embedding_(decoder.embedding),
       norm_(decoder.norm),
       norm_eps_(decoder.norm_eps),
+      embedding_scale_(decoder.embedding_scale),
       work_(static_cast<size_t>(runtime.pool.num_threads())),
       tile_(static_cast<size_t>(runtime.pool.num_threads())) {
   for (int64_t i = 0; i < decoder.num_layers; ++i) {
     const LayerView& view = decoder.layers[i];
     Layer layer{view,
-                {view.qkv.parts, view.qkv.num_parts},
-                {view.output.parts, view.output.num_parts},
-                {view.gate_up.parts, view.gate_up.num_parts},
-                {view.down.parts, view.down.num_parts},
+                LinearWeight(view.qkv),
+                LinearWeight(view.output),
+                LinearWeight(view.gate_up),
+                LinearWeight(view.down),
+                gate_row(runtime.kernels, view.activation),
                 false};
-    layer.gates_in_tile = layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0;
+    layer.gates_in_tile =
+        layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0 && !layer.down.is_permuted();
     layers_.push_back(std::move(layer));
   }
   hidden_size_ = layers_.front().qkv.in_features();
@@ -54,6 +61,14 @@ Decoder::Decoder(Runtime& runtime, const DecoderView& decoder)
     }
   }
   for (AlignedBuffer& work : work_) work.reserve(work_bytes);
+}
+
+Decoder::BlockEnd Decoder::attention_end(const LayerView& layer) {
+  return {layer.attention_post_norm, layer.attention_norm_eps, layer.attention_output_scale};
+}
+
+Decoder::BlockEnd Decoder::mlp_end(const LayerView& layer) {
+  return {layer.mlp_post_norm, layer.mlp_norm_eps, layer.mlp_output_scale};
 }
 
 void Decoder::run(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden) {
@@ -82,6 +97,9 @@ Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, co
     down_input_.reserve(layer.down, step.num_tokens);
     qkv_.reserve(step.num_tokens * qkv_size(view) * kFloat);
     context_.reserve(step.num_tokens * query_size(view) * kFloat);
+    if (!attention_end(view).is_plain() || !mlp_end(view).is_plain()) {
+      block_output_.reserve(step.num_tokens * hidden_size_ * kFloat);
+    }
     if (layer.gates_in_tile) {
       const Tiling tiling = gate_tiling(layer.gate_up, step.num_tokens, num_threads);
       for (AlignedBuffer& tile : tile_) tile.reserve(2 * tiling.rows * tiling.panels * kPanel * kFloat);
@@ -106,9 +124,15 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* stream = pass.residual + row * hidden_size_;
-      // The stream begins with the embedding.
-      if (index == 0) embedding_.unpack_row(kernels, pass.ids[row], stream);
-      float* normed = input.floats != nullptr ? input.float_row(row) : tile_[team.thread()].as<float>();
+      float* scratch = tile_[team.thread()].as<float>();
+      if (index == 0) {
+        // The stream begins with the embedding.
+        embedding_.unpack_row(kernels, pass.ids[row], scratch, stream);
+        if (embedding_scale_ != 1.0f) kernels.scale_row(stream, hidden_size_, embedding_scale_, stream);
+      } else {
+        join_stream(mlp_end(layers_[index - 1].view), row, stream);
+      }
+      float* normed = input.place_for(row, scratch);
       kernels.rms_norm_row(stream, view.attention_norm, hidden_size_, view.attention_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);
     }
@@ -118,7 +142,7 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   multiply(team, kernels, layer.qkv, input.rows(), num_tokens, {qkv_.as<float>(), qkv_size(view), false}, work_);
   clock.end_phase(PhaseKind::kQkv);
 
-  AttentionStep attention = attention_step(pass.step, attention_shape(view), pass.caches[index], view.scale);
+  AttentionStep attention = attention_step(pass.step, attention_shape(view), pass.caches[index], view.scale, view.soft_cap);
   attention.query = qkv_.as<float>();
   attention.query_stride = qkv_size(view);
   attention.output = context_.as<float>();
@@ -140,8 +164,22 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   });
   clock.end_phase(PhaseKind::kContext);
 
-  multiply(team, kernels, layer.output, context.rows(), num_tokens, {pass.residual, hidden_size_, true}, work_);
+  multiply(team, kernels, layer.output, context.rows(), num_tokens, output_rows(attention_end(view), pass), work_);
   clock.end_phase(PhaseKind::kOutput);
+}
+
+OutputRows Decoder::output_rows(const BlockEnd& end, const Pass& pass) const {
+  if (end.is_plain()) return {pass.residual, hidden_size_, true};
+  return {block_output_.as<float>(), hidden_size_, false};
+}
+
+void Decoder::join_stream(const BlockEnd& end, int64_t row, float* stream) const {
+  if (end.is_plain()) return;  // the product was added
+  const KernelTable& kernels = runtime_.kernels;
+  float* output = block_output_.as<float>() + row * hidden_size_;
+  if (end.post_norm != nullptr) kernels.rms_norm_row(output, end.post_norm, hidden_size_, end.eps, output);
+  if (end.scale != 1.0f) kernels.scale_row(output, hidden_size_, end.scale, output);
+  kernels.add_row(output, hidden_size_, stream);
 }
 
 void Decoder::rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step,
@@ -174,8 +212,10 @@ void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t 
   const InputView input = gate_up_input_.view(layer.gate_up);
   for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      float* normed = input.floats != nullptr ? input.float_row(row) : tile_[team.thread()].as<float>();
-      kernels.rms_norm_row(pass.residual + row * hidden_size_, view.mlp_norm, hidden_size_, view.mlp_norm_eps, normed);
+      float* stream = pass.residual + row * hidden_size_;
+      join_stream(attention_end(view), row, stream);
+      float* normed = input.place_for(row, tile_[team.thread()].as<float>());
+      kernels.rms_norm_row(stream, view.mlp_norm, hidden_size_, view.mlp_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);
     }
   });
@@ -189,7 +229,7 @@ void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t 
   clock.end_phase(PhaseKind::kGateUp);
 
   multiply(team, kernels, layer.down, down_input_.view(layer.down).rows(), num_tokens,
-           {pass.residual, hidden_size_, true}, work_);
+           output_rows(mlp_end(view), pass), work_);
   clock.end_phase(PhaseKind::kDown);
 }
 
@@ -197,6 +237,7 @@ void Decoder::norm_outputs(Team& team, PhaseClock& clock, const Pass& pass) cons
   for_rows(team, pass.step.num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t at = row * hidden_size_;
+      join_stream(mlp_end(layers_.back().view), row, pass.residual + at);
       runtime_.kernels.rms_norm_row(pass.residual + at, norm_, hidden_size_, norm_eps_, pass.hidden + at);
     }
   });
@@ -222,7 +263,7 @@ void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) c
                       {ups - row * width - size - channel, width, false}, work);
     for (int64_t r = row; r < row_end; ++r) {
       float* gate = gates + (r - row) * width;
-      kernels.silu_and_mul_row(gate, ups + (r - row) * width, end - channel, gate);
+      layer.gate_row(gate, ups + (r - row) * width, end - channel, gate);
       output.write(kernels, r, channel, end - channel, gate);
     }
   });
@@ -237,15 +278,16 @@ void Decoder::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
   for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* gate = gate_up_.as<float>() + row * 2 * size;
-      float* out = output.floats != nullptr ? output.float_row(row) : tile_[team.thread()].as<float>();
-      kernels.silu_and_mul_row(gate, gate + size, size, out);
+      float* out = output.place_for(row, tile_[team.thread()].as<float>());
+      layer.gate_row(gate, gate + size, size, out);
       output.write(kernels, row, 0, size, out);
     }
   });
 }
 
 int64_t Decoder::work_bytes() const {
-  int64_t total = plans_.num_bytes() + residual_.num_bytes() + qkv_.num_bytes() + context_.num_bytes() + gate_up_.num_bytes();
+  int64_t total = plans_.num_bytes();
+  for (const AlignedBuffer* rows : {&residual_, &qkv_, &context_, &gate_up_, &block_output_}) total += rows->num_bytes();
   for (const InputRows* rows : {&qkv_input_, &output_input_, &gate_up_input_, &down_input_}) total += rows->num_bytes();
   for (const AlignedBuffer& work : work_) total += work.num_bytes();
   for (const AlignedBuffer& tile : tile_) total += tile.num_bytes();

@@ -3,8 +3,9 @@
 // The phases of each layer, each of which ends when all its tiles are done:
 //   norm the rows and bring them into the form that the product reads -> query, key, value product
 //   head norms, rotation, KV store -> attention -> merge of long contexts -> output product, added to the residual
-//   norm the rows -> gate and up product, SiLU gating in the same tile -> down product, added to the residual
-// The first layer looks the rows up besides; after the last one they are normed once more.
+//   norm the rows -> gate and up product, gating in the same tile -> down product, added to the residual
+// The first layer looks the rows up besides; after the last one they are normed once more. A block whose output is
+// normed or scaled before it joins the residual leaves it in a buffer, and the phase that norms the rows next adds it.
 //
 // The results have the bits that the small ops give one after the other: a phase only saves the way through memory.
 #pragma once
@@ -35,8 +36,20 @@ class Decoder {
   struct Layer {
     LayerView view;
     LinearWeight qkv, output, gate_up, down;
-    bool gates_in_tile;  // gate and up channels begin at panels' borders: one tile computes both
+    GateRow gate_row;
+    bool gates_in_tile;  // gate and up channels begin at panels' borders, and down reads them in order: one tile
+                         // computes both
   };
+  // How a block's output joins the residual stream.
+  struct BlockEnd {
+    const float* post_norm;  // null: none
+    float eps;               // of it
+    float scale;             // after it
+
+    bool is_plain() const { return post_norm == nullptr && scale == 1.0f; }  // the product is added as it comes
+  };
+  static BlockEnd attention_end(const LayerView& layer);
+  static BlockEnd mlp_end(const LayerView& layer);
   // What a pass over one step needs besides; the same for all threads.
   struct Pass {
     const StepView& step;
@@ -51,6 +64,9 @@ class Decoder {
   Pass prepare(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden);
   void attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
+  // The form of the rows that a block's last product gives, and the rest of their way into the stream.
+  OutputRows output_rows(const BlockEnd& end, const Pass& pass) const;
+  void join_stream(const BlockEnd& end, int64_t row, float* stream) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
   void norm_outputs(Team& team, PhaseClock& clock, const Pass& pass) const;
   void gate(Team& team, const Layer& layer, int64_t num_tokens) const;
@@ -61,12 +77,14 @@ class Decoder {
   std::vector<Layer> layers_;
   const float* norm_;
   float norm_eps_;
+  float embedding_scale_;
   int64_t hidden_size_ = 0;
   AttentionPlans plans_;
-  // Input rows of each product; a buffer of each thread; rows of query, key and value; attention's rows; gate and up.
+  // Input rows of each product; a buffer of each thread; rows of query, key and value; attention's rows; gate and up;
+  // the output of a block that does not end plainly.
   InputRows qkv_input_, output_input_, gate_up_input_, down_input_;
   std::vector<AlignedBuffer> work_, tile_;
-  AlignedBuffer residual_, qkv_, context_, gate_up_;
+  AlignedBuffer residual_, qkv_, context_, gate_up_, block_output_;
 };
 
 }  // namespace pagewire

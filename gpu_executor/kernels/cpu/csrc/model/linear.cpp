@@ -14,6 +14,9 @@ constexpr int64_t kMostTileBytes = 96 * 1024;
 constexpr int64_t kMostTileRows = 64;
 constexpr int64_t kTilesPerThread = 8;
 
+// A row that has to be brought into another order is brought there as floats, whatever is read of it then.
+bool has_floats(const LinearWeight& weight) { return weight.reads_floats() || weight.is_permuted(); }
+
 }  // namespace
 
 int64_t LinearWeight::out_features() const {
@@ -41,14 +44,15 @@ bool LinearWeight::has_whole_panels() const {
                      [](const PackedMatrix& part) { return part.out_features % kPanel == 0; });
 }
 
-void LinearWeight::unpack_row(const KernelTable& kernels, int64_t row, float* out) const {
-  for (const PackedMatrix& part : parts_) {
-    if (row < part.out_features) {
-      kernels.unpack_row(part, row, out);
-      return;
-    }
-    row -= part.out_features;
+void LinearWeight::unpack_row(const KernelTable& kernels, int64_t row, float* scratch, float* out) const {
+  const PackedMatrix* part = parts_.data();
+  for (; row >= part->out_features; ++part) row -= part->out_features;
+  if (!is_permuted()) {
+    kernels.unpack_row(*part, row, out);
+    return;
   }
+  kernels.unpack_row(*part, row, scratch);
+  for (int64_t column = 0; column < part->in_features; ++column) out[permutation_[column]] = scratch[column];
 }
 
 int64_t LinearWeight::work_bytes(const KernelTable& kernels) const {
@@ -58,8 +62,12 @@ int64_t LinearWeight::work_bytes(const KernelTable& kernels) const {
 }
 
 void InputView::write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const {
-  if (floats != nullptr) {
-    float* to = float_row(row) + begin;
+  if (permutation != nullptr) {
+    float* to = floats + row * float_stride;
+    for (int64_t column = 0; column < n; ++column) to[column] = x[permutation[column]];
+    x = to;
+  } else if (floats != nullptr) {
+    float* to = floats + row * float_stride + begin;
     if (to != x) std::memcpy(to, x, static_cast<size_t>(n) * sizeof(float));
   }
   if (values != nullptr) {
@@ -72,7 +80,7 @@ void InputView::write(const KernelTable& kernels, int64_t row, int64_t begin, in
 void InputRows::reserve(const LinearWeight& weight, int64_t num_rows) {
   const int64_t num_groups = num_rows * divide_up(weight.in_features(), kGroup);
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-  if (weight.reads_floats()) floats_.reserve(num_groups * kGroup * kFloat);
+  if (has_floats(weight)) floats_.reserve(num_groups * kGroup * kFloat);
   if (weight.reads_integers()) {
     values_.reserve(num_groups * kGroup);
     scales_.reserve(num_groups * kFloat);
@@ -85,7 +93,8 @@ InputView InputRows::view(const LinearWeight& weight) const {
   InputView view{};
   view.num_groups = divide_up(weight.in_features(), kGroup);
   view.float_stride = view.num_groups * kGroup;
-  if (weight.reads_floats()) view.floats = floats_.as<float>();
+  view.permutation = weight.permutation();
+  if (has_floats(weight)) view.floats = floats_.as<float>();
   if (weight.reads_integers()) {
     view.values = values_.as<int8_t>();
     view.scales = scales_.as<float>();

@@ -7,18 +7,24 @@
 #include "../kernels/kernel_table.h"
 #include "../runtime/aligned_buffer.h"
 #include "../runtime/thread_pool.h"
+#include "step.h"
 
 namespace pagewire {
 
-// A matrix, perhaps of several layouts: the rows of each part lie below those of the one before.
+// A matrix, perhaps of several layouts: the rows of each part lie below those of the one before. Its columns may be
+// those of the input channels in another order.
 class LinearWeight {
  public:
   LinearWeight() = default;
-  LinearWeight(const PackedMatrix* parts, int64_t num_parts) : parts_(parts, parts + num_parts) {}
+  // The view's memory must live as long as the weight does.
+  explicit LinearWeight(const LinearView& view)
+      : parts_(view.parts, view.parts + view.num_parts), permutation_(view.permutation) {}
 
   const std::vector<PackedMatrix>& parts() const { return parts_; }
   int64_t out_features() const;
   int64_t in_features() const { return parts_.front().in_features; }
+  const int32_t* permutation() const { return permutation_; }  // as LinearView's
+  bool is_permuted() const { return permutation_ != nullptr; }
   bool reads_integers() const;  // some part is quantized
   bool reads_floats() const;    // some part is dense
   bool reads_half_sums() const;
@@ -26,11 +32,12 @@ class LinearWeight {
   // the begin of a panel.
   bool has_whole_panels() const;
   int64_t work_bytes(const KernelTable& kernels) const;
-  // One row as floats: an embedding.
-  void unpack_row(const KernelTable& kernels, int64_t row, float* out) const;
+  // One row as floats, in the order of input channels: an embedding. scratch: in_features floats, where is_permuted().
+  void unpack_row(const KernelTable& kernels, int64_t row, float* scratch, float* out) const;
 
  private:
   std::vector<PackedMatrix> parts_;
+  const int32_t* permutation_ = nullptr;
 };
 
 // The input rows of one product, in the forms that its weight's parts read.
@@ -42,11 +49,15 @@ struct InputView {
   float* sums;
   float* half_sums;
   int64_t num_groups;
+  const int32_t* permutation;  // as LinearView's: the forms hold the channels in the order of the weight's columns
 
   ActivationRows rows() const { return {floats, float_stride, values, scales, sums, half_sums, num_groups}; }
-  float* float_row(int64_t row) const { return floats == nullptr ? nullptr : floats + row * float_stride; }
+  // Where a row that is computed for this product is best put before write() takes it: its own place, if that can be.
+  float* place_for(int64_t row, float* scratch) const {
+    return floats == nullptr || permutation != nullptr ? scratch : floats + row * float_stride;
+  }
   // Take channels [begin, begin + n) of a row; begin is a multiple of kGroup, and so is n unless the row ends there.
-  // x may be float_row(row) + begin itself.
+  // With a permutation, all of its channels. x may be place_for(row, ...) + begin.
   void write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const;
 };
 

@@ -27,11 +27,13 @@ void SingleOps::linear(const LinearWeight& weight, const float* x, int64_t num_r
 }
 
 void SingleOps::embedding(const LinearWeight& weight, const int64_t* ids, int64_t num_tokens, float* out) {
+  const int64_t size = weight.in_features();
+  reserve_work(size * static_cast<int64_t>(sizeof(float)));
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
     for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
       for (int64_t token = begin; token < end; ++token) {
-        weight.unpack_row(runtime_.kernels, ids[token], out + token * weight.in_features());
+        weight.unpack_row(runtime_.kernels, ids[token], work_[team.thread()].as<float>(), out + token * size);
       }
     });
     clock.end_phase(PhaseKind::kEmbedding);
@@ -78,7 +80,7 @@ void SingleOps::rotary(float* heads, const int64_t* positions, int64_t num_token
 
 void SingleOps::store_kv(const float* key, const float* value, const int64_t* slots, int64_t num_tokens,
                          int64_t num_kv_heads, int64_t head_dim, const CacheView& cache) {
-  const AttentionStep step = attention_step({}, {num_kv_heads, num_kv_heads, head_dim, 0}, cache, 1.0f);
+  const AttentionStep step = attention_step({}, {num_kv_heads, num_kv_heads, head_dim, 0}, cache, 1.0f, 0.0f);
   const int64_t size = num_kv_heads * head_dim;
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
@@ -94,11 +96,11 @@ void SingleOps::store_kv(const float* key, const float* value, const int64_t* sl
 }
 
 void SingleOps::paged_attention(const StepView& step, const AttentionShape& shape, const CacheView& cache, float scale,
-                                const float* query, float* out) {
+                                float soft_cap, const float* query, float* out) {
   plans_.begin_step();
   const AttentionPlan& plan = plans_.plan(shape, step, runtime_.pool.num_threads());
   reserve_work(attention_work_bytes(shape.num_heads, shape.num_kv_heads, shape.head_dim));
-  AttentionStep attention = attention_step(step, shape, cache, scale);
+  AttentionStep attention = attention_step(step, shape, cache, scale, soft_cap);
   attention.query = query;
   attention.query_stride = shape.num_heads * shape.head_dim;
   attention.output = out;
@@ -112,12 +114,20 @@ void SingleOps::paged_attention(const StepView& step, const AttentionShape& shap
 }
 
 void SingleOps::silu_and_mul(const float* gate_up, int64_t num_rows, int64_t size, float* out) {
+  gate(runtime_.kernels.silu_and_mul_row, gate_up, num_rows, size, out);
+}
+
+void SingleOps::gelu_tanh_and_mul(const float* gate_up, int64_t num_rows, int64_t size, float* out) {
+  gate(runtime_.kernels.gelu_tanh_and_mul_row, gate_up, num_rows, size, out);
+}
+
+void SingleOps::gate(GateRow gate_row, const float* gate_up, int64_t num_rows, int64_t size, float* out) {
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
     for_rows(team, num_rows, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const float* gate = gate_up + row * 2 * size;
-        runtime_.kernels.silu_and_mul_row(gate, gate + size, size, out + row * size);
+        gate_row(gate, gate + size, size, out + row * size);
       }
     });
     clock.end_phase(PhaseKind::kOther);

@@ -29,13 +29,15 @@ class SingleOps {
   // key [num_tokens, num_kv_heads, head_dim], value alike; slots of -1 are skipped.
   void store_kv(const float* key, const float* value, const int64_t* slots, int64_t num_tokens, int64_t num_kv_heads,
                 int64_t head_dim, const CacheView& cache);
-  // query and out [num_tokens, num_heads, head_dim].
+  // query and out [num_tokens, num_heads, head_dim]; soft_cap of the scaled scores, 0: none.
   void paged_attention(const StepView& step, const AttentionShape& shape, const CacheView& cache, float scale,
-                       const float* query, float* out);
+                       float soft_cap, const float* query, float* out);
   // gate_up [num_rows, 2 * size], out [num_rows, size].
   void silu_and_mul(const float* gate_up, int64_t num_rows, int64_t size, float* out);
+  void gelu_tanh_and_mul(const float* gate_up, int64_t num_rows, int64_t size, float* out);
 
  private:
+  void gate(GateRow gate_row, const float* gate_up, int64_t num_rows, int64_t size, float* out);
   void reserve_work(int64_t num_bytes);
 
   Runtime& runtime_;

@@ -12,7 +12,11 @@ namespace pagewire {
 struct LinearView {
   const PackedMatrix* parts;
   int64_t num_parts;
+  const int32_t* permutation;  // [in_features]: column j multiplies input channel permutation[j]; null: channel j
 };
+
+// What a feed-forward block puts its gate through.
+enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
 
 // One decoder layer. Norm weights and rotary tables are fp32.
 struct LayerView {
@@ -22,6 +26,8 @@ struct LayerView {
   LinearView down;
   const float* attention_norm;  // [hidden size]
   const float* mlp_norm;        // [hidden size]
+  const float* attention_post_norm;  // [hidden size], of the block's output; null: none. mlp_post_norm alike
+  const float* mlp_post_norm;
   const float* query_norm;      // [head_dim], or null; key_norm alike
   const float* key_norm;
   const float* rotary_cos;      // [positions, rotary_dim / 2]; rotary_sin alike
@@ -31,9 +37,13 @@ struct LayerView {
   int64_t head_dim;
   int64_t rotary_dim;
   int64_t sliding_window;       // 0: none
-  float attention_norm_eps;     // of the query and key norms too
+  float attention_norm_eps;     // of the query and key norms and the block's post-norm too
   float mlp_norm_eps;
   float scale;                  // of attention scores
+  float soft_cap;               // of the scaled scores; 0: none
+  float attention_output_scale; // of the block's output, after its post-norm; mlp_output_scale alike
+  float mlp_output_scale;
+  Activation activation;
   int32_t padding;
 };
 
@@ -44,14 +54,16 @@ struct DecoderView {
   int64_t num_layers;
   const float* norm;        // [hidden size], after the last layer
   float norm_eps;
-  int32_t padding;
+  float embedding_scale;    // of the embedding's rows
 };
 
 // The paged memory of one layer; see kernels/attention.h for the order.
 struct CacheView {
   void* key;
   void* value;
-  int32_t type;  // ElementType
+  int32_t type;       // ElementType
+  float key_scale;    // as AttentionStep's; value_scale alike
+  float value_scale;
   int32_t padding;
   int64_t block_size;
 };

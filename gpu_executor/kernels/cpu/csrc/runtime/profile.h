@@ -14,7 +14,7 @@ enum class PhaseKind : int32_t {
   kAttention,  // with the merge of long contexts' parts
   kContext,    // attention's rows, quantized for the product that follows
   kOutput,
-  kGateUp,     // with SiLU, the product of both, and its quantization
+  kGateUp,     // with the activation, the product of both, and its quantization
   kDown,
   kLinear,     // products outside of the layers: the output layer
   kSampling,

@@ -10,7 +10,7 @@
 //   kInt4        256 bytes of codes, 4 rows of 64: byte (row r, channel c, i) holds the code of input channel
 //                4r + i in its low half and that of input channel 16 + 4r + i in its high half, 0 to 15;
 //                then 16 scales and 16 minima in fp16: 64 bytes.      weight = scale * code + minimum
-//   kInt8        512 bytes of codes, 8 quads of 64: byte (quad q, channel c, i) is input channel 4q + i, -127 to 127;
+//   kInt8        512 bytes of codes, 8 quads of 64: byte (quad q, channel c, i) is input channel 4q + i, -128 to 127;
 //                then 16 scales in fp16, and 16 minima if has_minimum.
 //   kInt8Half    like kInt8, with scales (and minima) of each half group of 16 input channels: those of the first
 //                half, then those of the second (scales, scales, minima, minima).

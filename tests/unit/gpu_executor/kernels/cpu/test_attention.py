@@ -18,10 +18,21 @@ from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 from tests.support.paged import Chunk, paged_step
 
 # query heads, KV heads, head_dim: grouped, multi-head, one KV head for many, channels that fill no vector.
-HEADS = [(9, 3, 64), (8, 2, 128), (3, 3, 6), (14, 2, 24), (20, 1, 40), (5, 5, 256), (100, 1, 8)]
+HEADS = [
+    (9, 3, 64),
+    (8, 2, 128),
+    (3, 3, 6),
+    (14, 2, 24),
+    (20, 1, 40),
+    (5, 5, 256),
+    (100, 1, 8),
+    (4, 2, 96),
+    (2, 1, 112),
+]
 # One key step, split and tile of query tokens each, and a little less and more.
 LENGTHS = [1, 16, 63, 64, 65, 130, 255, 257, 600]
 INSTRUCTION_SETS = ["portable", "auto"]
+KV_DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
 def cpu_ops(instruction_set: str, num_threads: int) -> CpuOps:
@@ -41,9 +52,12 @@ class Requests:
         block_size: int = 16,
         kv_dtype: torch.dtype = torch.float16,
         lengths: Sequence[int] = LENGTHS,
+        soft_cap: float | None = None,
+        kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         num_heads, num_kv_heads, self.head_dim = heads
-        self.lengths, self.block_size, self.kv_dtype = lengths, block_size, kv_dtype
+        self.lengths, self.block_size, self.soft_cap = lengths, block_size, soft_cap
+        self.kv_dtype, self.kv_scales = kv_dtype, kv_scales
         generator = torch.Generator().manual_seed(0)
         # Scores of a standard deviation of 3: some keys weigh much more than others, as in a model.
         self.queries = [3 * torch.randn(n, num_heads, self.head_dim, generator=generator) for n in lengths]
@@ -59,7 +73,8 @@ class Requests:
 
     def nan_filled_cache(self, ops: Ops) -> LayerKVCache:
         shape = ops.kv_cache_shape(self.spec, self.num_blocks, self.block_size)
-        return LayerKVCache(*(torch.full(part, torch.nan, dtype=self.kv_dtype) for part in shape))
+        key, value = (torch.full(part, torch.nan).to(self.kv_dtype) for part in shape)
+        return LayerKVCache(key, value, *self.kv_scales)
 
     def step(self, chunks: Sequence[tuple[int, int, int]]) -> ForwardMetadata:
         return paged_step([self._chunk(*chunk) for chunk in chunks], self.block_size)
@@ -78,7 +93,8 @@ class Requests:
         key, value = (torch.cat([kv[r][part] for r, part in cut]) for kv in (self.keys, self.values))
         ops.store_kv(key, value, cache, step.slot_mapping)
         query = torch.cat([self.queries[r][part] for r, part in cut])
-        out = ops.paged_attention(query, cache, step, scale=self.head_dim**-0.5, sliding_window=window)
+        scale = self.head_dim**-0.5
+        out = ops.paged_attention(query, cache, step, scale=scale, sliding_window=window, soft_cap=self.soft_cap)
         return list(torch.split(out, [n for _, _, n in chunks]))
 
     def attend_whole(self, ops: Ops, window: int | None = None) -> list[torch.Tensor]:
@@ -126,7 +142,7 @@ def test_attention_gives_the_reference(heads: tuple[int, int, int], window: int 
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("block_size", [1, 7, 8, 16, 32, 48, 256])
 def test_attention_gives_the_reference_for_any_cache(
     block_size: int, kv_dtype: torch.dtype, instruction_set: str
@@ -135,6 +151,41 @@ def test_attention_gives_the_reference_for_any_cache(
     outputs = requests.attend_whole(cpu_ops(instruction_set, 2))
     expected = requests.attend_whole(ReferenceOps())
     assert all(is_close(a, b) for a, b in zip(outputs, expected, strict=True))
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("heads", [HEADS[0], HEADS[3], HEADS[5]])
+@pytest.mark.parametrize("soft_cap", [0.5, 4.0, 50.0])
+def test_capped_attention_gives_the_reference(
+    soft_cap: float, heads: tuple[int, int, int], instruction_set: str
+) -> None:
+    """Scores reach about 12: some caps bind all of them, some hardly any."""
+    requests = Requests(heads, lengths=[1, 16, 65, 257, 300], soft_cap=soft_cap)
+    for window in (None, 17):
+        outputs = requests.attend_whole(cpu_ops(instruction_set, 2), window)
+        expected = requests.attend_whole(ReferenceOps(), window)
+        assert all(is_close(a, b) for a, b in zip(outputs, expected, strict=True))
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("heads", [HEADS[0], HEADS[3]])
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("soft_cap", [None, 4.0])
+def test_attention_gives_the_reference_for_scaled_8_bit_caches(
+    soft_cap: float | None, kv_dtype: torch.dtype, heads: tuple[int, int, int], instruction_set: str
+) -> None:
+    # Scales by which some keys and values are the largest of e4m3, and some values of e5m2 subnormal.
+    scales = (0.0061, 0.0073) if kv_dtype == torch.float8_e4m3fn else (0.75, 3000.0)
+    requests = Requests(heads, kv_dtype=kv_dtype, lengths=[3, 90, 300], kv_scales=scales, soft_cap=soft_cap)
+    outputs = requests.attend_whole(cpu_ops(instruction_set, 3))
+    expected = requests.attend_whole(ReferenceOps())
+    assert all(is_close(a, b) for a, b in zip(outputs, expected, strict=True))
+
+
+def test_tolerance_notices_a_cap_that_hardly_binds() -> None:
+    ops = cpu_ops("auto", 2)
+    capped, plain = (Requests(HEADS[0], lengths=[65], soft_cap=cap).attend_whole(ops)[0] for cap in (50.0, None))
+    assert not is_close(capped, plain)
 
 
 def test_tolerance_notices_one_key_too_few_among_hundreds() -> None:
@@ -146,20 +197,28 @@ def test_tolerance_notices_one_key_too_few_among_hundreds() -> None:
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 @pytest.mark.parametrize(
-    ("heads", "block_size", "window", "kv_dtype"),
+    ("heads", "block_size", "window", "kv_dtype", "soft_cap"),
     [
-        (HEADS[0], 16, None, torch.float16),
-        (HEADS[0], 16, 100, torch.bfloat16),
-        (HEADS[1], 32, 300, torch.float32),
-        (HEADS[2], 16, None, torch.float16),
-        (HEADS[3], 8, 40, torch.float16),
-        (HEADS[4], 48, None, torch.float32),
+        (HEADS[0], 16, None, torch.float16, None),
+        (HEADS[0], 16, 100, torch.bfloat16, 4.0),
+        (HEADS[1], 32, 300, torch.float32, None),
+        (HEADS[2], 16, None, torch.float16, 4.0),
+        (HEADS[3], 8, 40, torch.float16, None),
+        (HEADS[4], 48, None, torch.float32, None),
+        (HEADS[5], 16, None, torch.float16, 4.0),
+        (HEADS[0], 16, None, torch.float8_e4m3fn, None),
+        (HEADS[3], 16, 40, torch.float8_e5m2, None),
     ],
 )
 def test_token_has_the_same_bits_in_any_batch_any_chunks_and_on_any_threads(
-    heads: tuple[int, int, int], block_size: int, window: int | None, kv_dtype: torch.dtype, instruction_set: str
+    heads: tuple[int, int, int],
+    block_size: int,
+    window: int | None,
+    kv_dtype: torch.dtype,
+    soft_cap: float | None,
+    instruction_set: str,
 ) -> None:
-    requests = Requests(heads, block_size=block_size, kv_dtype=kv_dtype)
+    requests = Requests(heads, block_size=block_size, kv_dtype=kv_dtype, soft_cap=soft_cap)
     ops = cpu_ops(instruction_set, 1)
     cache = requests.nan_filled_cache(ops)
     alone = [requests.attend(ops, cache, [(r, 0, n)], window)[0] for r, n in enumerate(LENGTHS)]
@@ -171,9 +230,11 @@ def test_token_has_the_same_bits_in_any_batch_any_chunks_and_on_any_threads(
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("length", [257, 700, 1500])
-def test_long_decode_split_over_threads_has_the_bits_of_one_thread(length: int, instruction_set: str) -> None:
-    requests = Requests(HEADS[0], lengths=[length])
+@pytest.mark.parametrize(("length", "soft_cap"), [(257, None), (700, 4.0), (1500, None)])
+def test_long_decode_split_over_threads_has_the_bits_of_one_thread(
+    length: int, soft_cap: float | None, instruction_set: str
+) -> None:
+    requests = Requests(HEADS[0], lengths=[length], soft_cap=soft_cap)
     outputs = []
     for num_threads in (1, 2, 16):
         ops = cpu_ops(instruction_set, num_threads)
@@ -226,11 +287,20 @@ def test_token_is_not_touched_by_infinities_of_later_tokens(heads: tuple[int, in
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-def test_scores_far_apart_and_far_from_zero_overflow_nothing(instruction_set: str) -> None:
-    requests = Requests(HEADS[0], lengths=[300], kv_dtype=torch.float32)
+@pytest.mark.parametrize("soft_cap", [None, 1e5])
+def test_scores_far_apart_and_far_from_zero_overflow_nothing(soft_cap: float | None, instruction_set: str) -> None:
+    requests = Requests(HEADS[0], lengths=[300], kv_dtype=torch.float32, soft_cap=soft_cap)
     requests.queries[0] *= 1e4
     output = requests.attend_whole(cpu_ops(instruction_set, 2))[0]
     assert output.isfinite().all()
     # Almost all weight is on one key: the output is about its value.
     expected = requests.attend_whole(ReferenceOps())[0]
     assert (output - expected).abs().mean() < 1e-3
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_scores_far_beyond_their_cap_weigh_alike(instruction_set: str) -> None:
+    requests = Requests(HEADS[2], lengths=[100], kv_dtype=torch.float32, soft_cap=2.0)
+    requests.queries[0] *= 1e4
+    output = requests.attend_whole(cpu_ops(instruction_set, 2))[0]
+    assert is_close(output, requests.attend_whole(ReferenceOps())[0])

@@ -15,7 +15,7 @@ from pagewire.gpu_executor.kernels.cpu.packed_weight import PackedWeight, pack_w
 from pagewire.gpu_executor.kernels.layouts import Int4Weight, Int8Weight, LinearWeight, StackedWeight
 from pagewire.gpu_executor.kernels.reference import activation_quantization as simulated
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
-from tests.support.weights import random_dense, random_int4, random_int8
+from tests.support.weights import permuted, random_dense, random_int4, random_int8
 
 # Relative to the sum of the magnitudes of all products of an output: float32 rounds each step by at most 6e-8 of it.
 # One code that is wrong by 1 in 576 channels is worth some 2e-4.
@@ -27,6 +27,8 @@ WEIGHTS = {
     "int8-minimum": lambda out, size, **more: random_int8(out, size, has_minimum=True, **more),
     "int8-half": lambda out, size, **more: random_int8(out, size, 16, **more),
     "int8-half-minimum": lambda out, size, **more: random_int8(out, size, 16, has_minimum=True, **more),
+    "int4-permuted": lambda out, size, **more: permuted(random_int4(out, size, **more)),
+    "int8-permuted": lambda out, size, **more: permuted(random_int8(out, size, has_minimum=True, **more)),
 }
 # Output channels that end within a vector and within a panel; input channels of one block of groups and of several.
 SHAPES = [(1, 32), (15, 64), (16, 576), (17, 1536), (40, 800), (960, 576), (33, 4096)]
@@ -78,17 +80,33 @@ def test_product_is_the_simulated_one(engine, layout, out_features, in_features)
 
 @pytest.mark.parametrize("in_features", [5, 17, 70, 575])
 def test_channels_that_pad_the_last_group_add_nothing(engine, in_features):
-    weight = random_int4(20, in_features, seed=in_features)
+    plain = random_int4(20, in_features, seed=in_features)
     x = random_rows(9, in_features)
-    assert error(multiply(engine, x, pack_weight(engine, weight)), x, weight) < TOLERANCE
+    for weight in (plain, permuted(plain)):
+        assert error(multiply(engine, x, pack_weight(engine, weight)), x, weight) < TOLERANCE
 
 
-def test_least_code_is_multiplied_exactly(engine):
-    """No loader makes a code of -128, whose magnitude needs the eighth bit; the kernels can take it."""
-    weight = random_int8(16, 64)
+@pytest.mark.parametrize("group_size", [32, 16])
+def test_least_code_is_multiplied_exactly(engine, group_size):
+    """-128, whose magnitude needs the eighth bit, times what is rounded to -127 and 127, in every way to add them up:
+    whole rows of one sign have the largest sums that there are.
+    """
+    weight = random_int8(16, 96, group_size)
     weight.codes[::2] = -128
-    x = random_rows(6, 64).sign()  # rounded without loss, and all of the largest magnitude
-    assert error(multiply(engine, x, pack_weight(engine, weight)), x, weight) < TOLERANCE
+    weight.codes[1] = 127
+    weight.codes[3] = torch.tensor([-128, 127], dtype=torch.int8).repeat(48)
+    x = random_rows(20, 96).sign()  # rounded without loss
+    x[0], x[1] = 1.0, -1.0
+    x[2] = torch.tensor([1.0, -1.0]).repeat(48)
+    for rows in (x, x[:1], x[1:2], x[2:3]):
+        assert error(multiply(engine, rows, pack_weight(engine, weight)), rows, weight) < TOLERANCE
+
+
+def test_parts_that_share_a_permutation_are_multiplied_in_it(engine):
+    weight = StackedWeight((permuted(random_int4(40, 96)), random_dense(8, 96), permuted(random_int8(24, 96, 16))))
+    x = random_rows(5, 96)
+    out = multiply(engine, x, pack_weight(engine, weight))
+    assert error(out, x, weight) < TOLERANCE
 
 
 @pytest.mark.parametrize("layout", WEIGHTS)
@@ -159,6 +177,10 @@ def minima_of_next_group(weight: Int4Weight | Int8Weight) -> Int4Weight | Int8We
     return replace(weight, minimum=weight.minimum.roll(1, dims=1))
 
 
+def channels_in_order(weight: Int4Weight | Int8Weight) -> Int4Weight | Int8Weight:
+    return replace(weight, permutation=None)
+
+
 def halves_swapped(weight: Int4Weight | Int8Weight) -> Int4Weight | Int8Weight:
     return replace(weight, scale=weight.scale.view(-1, 2).flip(1).reshape(weight.scale.shape))
 
@@ -171,6 +193,7 @@ def halves_swapped(weight: Int4Weight | Int8Weight) -> Int4Weight | Int8Weight:
         ("int4", minima_of_next_group),
         ("int8-half-minimum", minima_of_next_group),
         ("int8-half", halves_swapped),
+        ("int4-permuted", channels_in_order),
     ],
 )
 def test_tolerance_notices_a_planted_error(engine, layout, plant):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from pagewire.checkpoint.model_config import LayerKind
 from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
 from pagewire.gpu_executor.kernels.layouts import (
+    Activation,
     AttentionWeights,
     DecoderLayerWeights,
     DecoderWeights,
@@ -26,7 +27,7 @@ from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 from tests.support.paged import Chunk, paged_step
-from tests.support.weights import random_dense, random_int4, random_int8
+from tests.support.weights import permuted, random_dense, random_int4, random_int8
 
 BLOCK_SIZE = 8
 NUM_BLOCKS = 96
@@ -48,8 +49,24 @@ class Shape:
     sliding_windows: tuple[int | None, ...] = (None, None)
     has_head_norms: bool = False
     has_bias: bool = False
+    activation: Activation = "silu"
+    soft_cap: float | None = None
+    has_post_norms: bool = False
+    output_scale: float = 1.0
+    embedding_scale: float = 1.0
 
 
+GEMMA = Shape(
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=256,
+    rotary_dim=256,
+    sliding_windows=(7, None),
+    activation="gelu_tanh",
+    soft_cap=5.0,
+    has_post_norms=True,
+    embedding_scale=8.0,
+)
 SHAPES = {
     "plain": Shape(),
     # Gate and up channels share a panel, so that no tile can compute both.
@@ -61,6 +78,12 @@ SHAPES = {
     "partial-rotary": Shape(rotary_dim=6),
     "sliding": Shape(sliding_windows=(None, 5, None)),
     "one-kv-head": Shape(num_heads=6, num_kv_heads=1, hidden_size=40),
+    "gemma": GEMMA,
+    "gelu-within-panel": Shape(hidden_size=96, intermediate_size=104, activation="gelu_tanh"),
+    "granite": Shape(output_scale=0.22, embedding_scale=12.0),
+    "scaled-post-norms": Shape(has_post_norms=True, output_scale=0.5),
+    "heads-of-96": Shape(head_dim=96, rotary_dim=96, soft_cap=3.0),
+    "heads-of-112": Shape(head_dim=112, rotary_dim=28),
 }
 # Layouts that the shape's sizes allow are multiples of 32 channels, but for dense ones and int4.
 WEIGHTS: dict[str, MakeWeight] = {
@@ -92,25 +115,28 @@ def make_layer(shape: Shape, make: MakeWeight, sliding_window: int | None, seed:
         head_dim=shape.head_dim,
         scale=shape.head_dim**-0.5,
         sliding_window=sliding_window,
+        soft_cap=shape.soft_cap,
+        post_norm=norm(shape.hidden_size) if shape.has_post_norms else None,
+        output_scale=shape.output_scale,
     )
     mlp = MLPWeights(
         norm=norm(shape.hidden_size),
         norm_eps=1e-6,
         gate_up=make(2 * shape.intermediate_size, shape.hidden_size, seed=seed + 2, **bias),
         down=make(shape.hidden_size, shape.intermediate_size, seed=seed + 3, **bias),
+        activation=shape.activation,
+        post_norm=norm(shape.hidden_size) if shape.has_post_norms else None,
+        output_scale=shape.output_scale,
     )
     return DecoderLayerWeights(attention, mlp)
 
 
 def prepared(ops: Ops, layer: DecoderLayerWeights) -> DecoderLayerWeights:
-    a, m = layer.attention, layer.mlp
+    attention, mlp = layer.attention, layer.mlp
     return DecoderLayerWeights(
-        AttentionWeights(
-            a.norm, a.norm_eps, ops.prepare_weight(a.qkv), ops.prepare_weight(a.output), a.query_norm, a.key_norm,
-            a.rotary, a.num_heads, a.num_kv_heads, a.head_dim, a.scale, a.sliding_window,
-        ),
-        MLPWeights(m.norm, m.norm_eps, ops.prepare_weight(m.gate_up), ops.prepare_weight(m.down)),
-    )  # fmt: skip
+        replace(attention, qkv=ops.prepare_weight(attention.qkv), output=ops.prepare_weight(attention.output)),
+        replace(mlp, gate_up=ops.prepare_weight(mlp.gate_up), down=ops.prepare_weight(mlp.down)),
+    )
 
 
 LENGTHS = [1, 5, 37, 90]
@@ -119,8 +145,15 @@ LENGTHS = [1, 5, 37, 90]
 class Decoder:
     """A small model of one shape, as one backend runs it."""
 
-    def __init__(self, ops: Ops, shape: Shape, make: MakeWeight, kv_dtype: torch.dtype = torch.float16) -> None:
-        self.ops, self.shape, self.kv_dtype = ops, shape, kv_dtype
+    def __init__(
+        self,
+        ops: Ops,
+        shape: Shape,
+        make: MakeWeight,
+        kv_dtype: torch.dtype = torch.float16,
+        kv_scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        self.ops, self.shape, self.kv_dtype, self.kv_scales = ops, shape, kv_dtype, kv_scales
         layers = tuple(
             prepared(ops, make_layer(shape, make, window, 10 * index))
             for index, window in enumerate(shape.sliding_windows)
@@ -129,13 +162,15 @@ class Decoder:
         # A row for each token of the test: what they embed to is all that tells them apart.
         embedding = DenseWeight(torch.randn(sum(LENGTHS), shape.hidden_size, generator=generator))
         norm = 1 + 0.1 * torch.randn(shape.hidden_size, generator=generator)
-        self.weights = DecoderWeights(ops.prepare_weight(embedding), layers, norm, 1e-5, torch.float32)
+        self.weights = DecoderWeights(
+            ops.prepare_weight(embedding), layers, norm, 1e-5, torch.float32, shape.embedding_scale
+        )
 
     def caches(self) -> list[LayerKVCache]:
         spec = KVCacheSpec(LayerKind.FULL, self.shape.num_kv_heads, self.shape.head_dim)
         shapes = self.ops.kv_cache_shape(spec, NUM_BLOCKS, BLOCK_SIZE)
         return [
-            LayerKVCache(*(torch.full(s, torch.nan, dtype=self.kv_dtype) for s in shapes))
+            LayerKVCache(*(torch.full(s, torch.nan).to(self.kv_dtype) for s in shapes), *self.kv_scales)
             for _ in self.shape.sliding_windows
         ]
 
@@ -204,7 +239,7 @@ def test_the_decoder_has_the_bits_of_its_small_ops(ops: CpuOps, name: str, layou
 
 
 @pytest.mark.parametrize("layout", WEIGHTS)
-@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "sliding"])
+@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "sliding", "gemma", "granite"])
 def test_a_token_has_the_same_bits_however_its_step_is_made_up(ops: CpuOps, name: str, layout: str):
     decoder = Decoder(ops, SHAPES[name], WEIGHTS[layout])
     block_ids, inputs = requests()
@@ -243,6 +278,25 @@ def test_parts_of_mixed_layouts_are_one_weight(ops: CpuOps):
         )
 
     decoder = Decoder(ops, shape, make)
+    block_ids, inputs = requests()
+    steps = all_at_once(block_ids)
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(in_pieces(block_ids), inputs))
+
+
+@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "gemma"])
+def test_permuted_input_channels_are_brought_into_order_first(ops: CpuOps, name: str):
+    """Down's input is then complete before it is quantized: no tile computes gates and quantizes them."""
+    decoder = Decoder(ops, SHAPES[name], lambda out, size, **more: permuted(random_int4(out, size, **more)))
+    block_ids, inputs = requests()
+    steps = all_at_once(block_ids)
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))
+    assert_same_bits(decoder.run(steps, inputs), decoder.run(in_pieces(block_ids), inputs))
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_scaled_8_bit_keys_and_values_change_no_bit_of_that(ops: CpuOps, kv_dtype: torch.dtype):
+    decoder = Decoder(ops, SHAPES["gemma"], tame_dense, kv_dtype, kv_scales=(0.3, 0.7))
     block_ids, inputs = requests()
     steps = all_at_once(block_ids)
     assert_same_bits(decoder.run(steps, inputs), decoder.run(steps, inputs, composed=True))

@@ -9,7 +9,7 @@ from pagewire.gpu_executor.kernels.cpu.engine import NativeEngine
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
 from pagewire.gpu_executor.kernels.cpu.packed_weight import pack_weight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
-from tests.support.weights import random_dense, random_int4, random_int8
+from tests.support.weights import permuted, random_dense, random_int4, random_int8
 
 WEIGHTS = {
     "float32": random_dense,
@@ -20,6 +20,8 @@ WEIGHTS = {
     "int8-minimum": lambda out, size: random_int8(out, size, has_minimum=True),
     "int8-half": lambda out, size: random_int8(out, size, 16),
     "int8-half-minimum": lambda out, size: random_int8(out, size, 16, has_minimum=True),
+    "int4-permuted": lambda out, size: permuted(random_int4(out, size)),
+    "int8-permuted": lambda out, size: permuted(random_int8(out, size)),
 }
 
 
@@ -38,7 +40,7 @@ def test_packed_rows_are_the_canonical_ones(engine, layout, out_features, in_fea
     check_rows(engine, WEIGHTS[layout](out_features, in_features))
 
 
-@pytest.mark.parametrize("layout", ["float32", "float16", "bfloat16", "int4"])
+@pytest.mark.parametrize("layout", ["float32", "float16", "bfloat16", "int4", "int4-permuted"])
 @pytest.mark.parametrize("in_features", [1, 31, 33, 70])
 def test_packing_pads_the_last_group(engine, layout, in_features):
     check_rows(engine, WEIGHTS[layout](20, in_features))
@@ -60,5 +62,6 @@ def test_packed_weight_keeps_its_size(engine, layout):
     bits = {
         "float32": 32, "float16": 16, "bfloat16": 16, "int4": 5,
         "int8": 8.5, "int8-minimum": 9, "int8-half": 9, "int8-half-minimum": 10,
+        "int4-permuted": 5, "int8-permuted": 8.5,
     }  # fmt: skip
     assert pack_weight(engine, WEIGHTS[layout](64, 96)).num_bytes == 64 * 96 * bits[layout] / 8
