@@ -34,7 +34,7 @@ MAX_ERROR_OF_COMPILED = 0.03
 Json = dict[str, Any]  # Any: JSON values
 
 
-def compressed(file_format: str, ignore: tuple[str, ...] = ("lm_head",), **weights: Any) -> Json:
+def compressed(file_format: str, weights: Json, ignore: tuple[str, ...] = ("lm_head",)) -> Json:
     group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", **weights}}
     return {
         "quant_method": "compressed-tensors",
@@ -77,7 +77,7 @@ MIXED: Json = {
         },
     },
 }
-GROUPS_OF_32 = {"strategy": "group", "group_size": 32}
+GROUPS_OF_32: Json = {"strategy": "group", "group_size": 32}
 CASES: dict[str, tuple[Callable[[str], Writer | None], Json, Json]] = {
     "fp8, a scale a matrix": (all_layers(fp8), {"quant_method": "fp8", "activation_scheme": "dynamic"}, {}),
     "fp8, static activations": (
@@ -92,26 +92,26 @@ CASES: dict[str, tuple[Callable[[str], Writer | None], Json, Json]] = {
     ),
     "fp8, a scale a row": (
         all_layers(lambda weight: fp8(weight, (1, weight.shape[1]))),
-        compressed("float-quantized", type="float", strategy="channel"),
+        compressed("float-quantized", {"type": "float", "strategy": "channel"}),
         {},
     ),
-    "int8, a scale a row": (all_layers(int8), compressed("int-quantized", strategy="channel"), {"mlp_bias": True}),
+    "int8, a scale a row": (all_layers(int8), compressed("int-quantized", {"strategy": "channel"}), {"mlp_bias": True}),
     "8 bits in words": (
-        all_layers(partial(packed_int, bits=8, group_size=32)), compressed("pack-quantized", **GROUPS_OF_32), {}
+        all_layers(partial(packed_int, bits=8, group_size=32)), compressed("pack-quantized", GROUPS_OF_32), {}
     ),
     "4 bits in words, zero points": (
         all_layers(partial(packed_int, bits=4, group_size=32, is_symmetric=False)),
-        compressed("pack-quantized", num_bits=4, symmetric=False, **GROUPS_OF_32),
+        compressed("pack-quantized", {"num_bits": 4, "symmetric": False, **GROUPS_OF_32}),
         {},
     ),
     "4 bits in words, an order of channels": (
         all_layers(partial(packed_int, bits=4, group_size=32, has_permutation=True)),
-        compressed("pack-quantized", num_bits=4, actorder="group", **GROUPS_OF_32),
+        compressed("pack-quantized", {"num_bits": 4, "actorder": "group", **GROUPS_OF_32}),
         {},
     ),
     "output layer too": (
         lambda module: None if module == "model.embed_tokens" else int8,
-        compressed("int-quantized", ignore=(), strategy="channel"),
+        compressed("int-quantized", {"strategy": "channel"}, ignore=()),
         {},
     ),
     "fused layers of many kinds": (mixed_fused_layers, MIXED, {}),
@@ -162,13 +162,12 @@ def write(directory: Path, writer_of: Callable[[str], Writer | None], quantizati
     ("writer", "quantization", "message"),
     [
         # What a file has beyond its configuration, and the other way round.
-        (int8, compressed("int-quantized", ("lm_head", "re:.*k_proj"), strategy="channel"),
+        (int8, compressed("int-quantized", {"strategy": "channel"}, ("lm_head", "re:.*k_proj")),
             r"k_proj\.weight_scale'.*not quantized"),
         (fp8, {"quant_method": "fp8", "activation_scheme": "static"}, r"lacks model\.layers\.0\.\S+\.input_scale"),
         (with_input_scale, {"quant_method": "fp8"}, r"input_scale'.*no such tensor"),
         (int8, {"quant_method": "fp8"}, r"_proj\.weight'.*stored as I8; the format asks for F8_E4M3"),
-        (partial(packed_int, bits=4, group_size=32), compressed("pack-quantized", num_bits=4, strategy="group",
-            group_size=16), r"_proj\.weight_scale'.*shape \[\d+, \d\].*ask for \[\d+, \d\]"),
+        (partial(packed_int, bits=4, group_size=32), compressed("pack-quantized", {"num_bits": 4, **GROUPS_OF_32, "group_size": 16}), r"_proj\.weight_scale'.*shape \[\d+, \d\].*ask for \[\d+, \d\]"),
     ],
 )  # fmt: skip
 def test_checkpoint_that_differs_from_its_configuration_is_refused_by_a_tensor(
