@@ -1,8 +1,8 @@
 """Whole models of fp8 and compressed-tensors layers give the logits of the values that they stand for.
 
 The values are float64, rounded to float32 once. The reference unpacks weights to just these. Compiled kernels round
-activations to 8 bits by groups of 32 channels, fp8 weights too, and scales to float16: each moves a model's logits by
-about 1 %, which two layers of random weights do not average out.
+activations to 8 bits by groups of 32 channels, which moves these logits by 1.6 to 2.2 %; fp8 weights are rounded so, too:
+2.2 to 3 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.stored_layers import fp8, int8, packed_int, with_input_scale
 from tests.support.tiny_model import tiny_checkpoint
 
 MAX_ERROR_OF_REFERENCE = 2e-6
-MAX_ERROR_OF_COMPILED = 0.03
+MAX_ERROR_OF_COMPILED = 0.04
 
 Json = dict[str, Any]  # Any: JSON values
 
@@ -167,7 +167,11 @@ def write(directory: Path, writer_of: Callable[[str], Writer | None], quantizati
         (fp8, {"quant_method": "fp8", "activation_scheme": "static"}, r"lacks model\.layers\.0\.\S+\.input_scale"),
         (with_input_scale, {"quant_method": "fp8"}, r"input_scale'.*no such tensor"),
         (int8, {"quant_method": "fp8"}, r"_proj\.weight'.*stored as I8; the format asks for F8_E4M3"),
-        (partial(packed_int, bits=4, group_size=32), compressed("pack-quantized", {"num_bits": 4, **GROUPS_OF_32, "group_size": 16}), r"_proj\.weight_scale'.*shape \[\d+, \d\].*ask for \[\d+, \d\]"),
+        (
+            partial(packed_int, bits=4, group_size=32),
+            compressed("pack-quantized", {"num_bits": 4, **GROUPS_OF_32, "group_size": 16}),
+            r"_proj\.weight_scale'.*shape \[\d+, \d\].*ask for \[\d+, \d\]",
+        ),
     ],
 )  # fmt: skip
 def test_checkpoint_that_differs_from_its_configuration_is_refused_by_a_tensor(
