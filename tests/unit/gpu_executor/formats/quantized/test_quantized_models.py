@@ -1,8 +1,8 @@
 """Whole models of fp8 and compressed-tensors layers give the logits of the values that they stand for.
 
 The values are float64, rounded to float32 once. The reference unpacks weights to just these. Compiled kernels round
-activations to 8 bits by groups of 32 channels, which moves these logits by 1.6 to 2.2 %; fp8 weights are rounded so, too:
-2.2 to 3 %.
+activations to 8 bits by groups of 32 channels, which moves these logits by 1.6 to 2.2 %; fp8 weights are rounded so,
+too: 2.2 to 3 %.
 """
 
 from __future__ import annotations
