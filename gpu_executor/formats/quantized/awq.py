@@ -79,7 +79,8 @@ def _unpack(words: Tensor) -> Tensor:
     codes = torch.empty(num_words, _CODES_PER_WORD, num_rows, dtype=torch.uint8)
     step = max(_CHUNK_WORDS // max(num_rows, 1), 1)
     for begin in range(0, num_words, step):
-        chunk = words[:, begin : begin + step].t().contiguous()
+        # A copy in any case: a matrix of one row counts as contiguous whichever way it is turned.
+        chunk = words[:, begin : begin + step].t().clone(memory_format=torch.contiguous_format)
         # The bytes of a word lie in its order: every platform that torch runs on is little-endian.
         stored = chunk.view(torch.uint8).view(*chunk.shape, 4)
         for position, channel in enumerate(_CHANNEL_ORDER):

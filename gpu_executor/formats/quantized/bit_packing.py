@@ -20,8 +20,10 @@ def unpack_rows(words: Tensor, bits: int) -> Tensor:
         [num_rows, num_words * 32 / bits] uint8.
     """
     num_bytes = 4 * words.shape[1]
+    # A copy in any case: a matrix of one row counts as contiguous whichever way it is turned.
+    words = words.clone(memory_format=torch.contiguous_format)
     # The bytes of a word lie in its order: every platform that torch runs on is little-endian.
-    stored = words.contiguous().view(torch.uint8).view(words.shape[0], num_bytes)
+    stored = words.view(torch.uint8).view(words.shape[0], num_bytes)
     if bits == 8:
         return stored
     codes = torch.empty(words.shape[0], num_bytes, 2, dtype=torch.uint8)
