@@ -258,10 +258,16 @@ def test_tokenizer_size_counts_added_tokens_and_ends_at_the_embedding(tmp_path: 
     assert "is not a tokenizer file" in refusal(tmp_path)
 
 
-def test_quantization_is_kept_as_it_stands(tmp_path: Path) -> None:
+def test_quantization_is_read_by_its_method(tmp_path: Path) -> None:
     assert read(tmp_path).quantization is None
-    stated = {"quant_method": "gptq", "bits": 4}
-    assert read(tmp_path, quantization_config=stated).quantization == stated
+    stated = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}
+    for key in ("quantization_config", "compression_config"):
+        quantization = read(tmp_path, **{key: stated}).quantization
+        assert quantization is not None
+        assert quantization.method == "gptq"
+        assert quantization.scheme_of("model.layers.0.mlp.down_proj") == quantization.default
+    assert "quant_method is 'quip'; readable are" in refusal(tmp_path, quantization_config={"quant_method": "quip"})
+    assert "lacks the key quantization_config.quant_method" in refusal(tmp_path, quantization_config={"bits": 4})
 
 
 def test_unreadable_configuration_is_named(tmp_path: Path) -> None:
