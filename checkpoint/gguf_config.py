@@ -176,5 +176,5 @@ def _eos_token_ids(file: GGUFFile, vocab_size: int, tokenizer_size: int) -> tupl
 
 def _end_of_turn(file: GGUFFile) -> int | None:
     # Gemma's files name the end of the text alone, and its answers end with the turn: llama.cpp goes by its spelling.
-    tokens = file.get_strings("tokenizer.ggml.tokens") or []
-    return tokens.index(_END_OF_TURN) if _END_OF_TURN in tokens else None
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    return tokens.find(_END_OF_TURN) if isinstance(tokens, GGUFArray) else None

@@ -94,6 +94,16 @@ class GGUFArray:
             return list(self._strings())
         return list(struct.unpack_from(f"<{self._count}{_FORMATS[self.element_type]}", self._data, self._start))
 
+    def find(self, text: str) -> int | None:
+        """Return the index of the first element that is `text`, None if there is none; reads no further than that.
+
+        Raises:
+            ConfigError: if a string before it is not valid UTF-8.
+        """
+        if self.element_type is not ValueType.STRING:
+            return None
+        return next((index for index, element in enumerate(self._strings()) if element == text), None)
+
     def _strings(self) -> Iterator[str]:
         data, position, length_at = self._data, self._start, _UINT64.unpack_from
         for index in range(self._count):

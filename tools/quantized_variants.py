@@ -52,6 +52,9 @@ _GGUF_TYPES: dict[str, Kind] = {"q4_0": "4-bit", "q4_1": "4-bit", "q5_1": "4-bit
 def export_gguf(source: Path, target: Path) -> None:
     """Write a GGUF model as a Hugging Face directory in bf16."""
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+    # Unpacked it is a plain model, but still says of itself that it can't be saved.
+    model.hf_quantizer = None
+    del model.config.quantization_config
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 

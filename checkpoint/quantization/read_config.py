@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..json_reader import JSONReader
+from .awq_config import read_awq_config
 from .compressed_tensors_config import read_compressed_tensors
 from .fp8_config import read_fp8
+from .gptq_config import read_gptq_config
 from .quantization_config import QuantizationConfig
 
 # By quant_method; each reads its own keys.
 _READERS: dict[str, Callable[[JSONReader], QuantizationConfig]] = {
+    "awq": read_awq_config,
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
+    "gptq": read_gptq_config,
 }
 
 

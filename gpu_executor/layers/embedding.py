@@ -96,7 +96,7 @@ class OutputLayer:
             return rows
         # Scale and bound keep the order of a row's logits, and so its best token.
         return OutputRows(
-            best_values=self._bound(torch.tensor(rows.best_values)).tolist(),
+            best_values=self._bound(torch.tensor([rows.best_values], device=hidden.device))[0].tolist(),
             best_ids=rows.best_ids,
             logits=None if rows.logits is None else self._bound(rows.logits),
         )

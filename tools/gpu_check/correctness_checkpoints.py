@@ -35,7 +35,7 @@ _ROUNDED_OFTEN = 30.0
 FORMATS = {
     "plain": (),
     "compressed-tensors, 4 bits": ("--to", "int4"),
-    "compressed-tensors, 4 bits in groups of 128": ("--to", "int4", "--group-size", "128"),
+    "gptq, 4 bits in groups of 128": ("--to", "int4", "--format", "gptq", "--group-size", "128"),
     "compressed-tensors, 8 bits": ("--to", "int8"),
     "compressed-tensors, fp8": ("--to", "fp8"),
 }

@@ -116,6 +116,9 @@ def _window_keys(spec: TinyModelSpec) -> Json:
         keys["max_window_layers"] = spec.max_window_layers
     if spec.sliding_window_pattern is not None:
         keys["sliding_window_pattern"] = spec.sliding_window_pattern
+    if spec.is_gemma and spec.sliding_window is None:
+        # transformers wants a window though no layer has it.
+        keys |= {"sliding_window": spec.max_position, "layer_types": ["full_attention"] * spec.num_layers}
     if spec.layer_types is not None:
         keys["layer_types"] = list(spec.layer_types)
     return keys

@@ -6,12 +6,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pagewire.checkpoint.quantization.quantization_config import QuantizationConfig
-from pagewire.checkpoint.quantization.schemes import Fp8Scheme, Int8Scheme, PackedIntScheme, RoundedScheme, Scheme
+from pagewire.checkpoint.quantization.schemes import (
+    AWQScheme,
+    Fp8Scheme,
+    GPTQScheme,
+    Int8Scheme,
+    PackedIntScheme,
+    RoundedScheme,
+    Scheme,
+)
 from pagewire.ipc.errors import ConfigError
 
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
+from .awq import read_awq
 from .fp8 import read_fp8
+from .gptq import read_gptq
 from .int8 import read_int8
 from .module_parts import ModuleParts
 from .packed_int import read_packed_int
@@ -19,7 +29,9 @@ from .rounded import read_rounded
 
 # The reader of each packing; Any: each takes its own scheme.
 _READERS: dict[type[Scheme], Callable[[ModuleParts, Any], CheckpointTensor]] = {
+    AWQScheme: read_awq,
     Fp8Scheme: read_fp8,
+    GPTQScheme: read_gptq,
     Int8Scheme: read_int8,
     PackedIntScheme: read_packed_int,
     RoundedScheme: read_rounded,

@@ -163,7 +163,7 @@ def _dtype(row: LaunchRow) -> str:
 
 
 def _is_for_16_bits(row: LaunchRow) -> bool:
-    """Say whether a row is for activations of 16 bits: heads of 256 channels have soft caps and windows in some models."""
+    """Say whether a row is for activations of 16 bits; models have soft caps and windows with heads of any size."""
     return "element_bytes" in row.at_most
 
 

@@ -141,7 +141,9 @@ def test_multipliers_of_granite_are_read(tmp_path: Path) -> None:
 
 def test_scalars_of_gemma_are_read(tmp_path: Path) -> None:
     names = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation")
-    absent = dict.fromkeys((*names, "head_dim", "tie_word_embeddings", "sliding_window", "rope_theta"), ABSENT)
+    absent = dict.fromkeys(
+        (*names, "head_dim", "tie_word_embeddings", "sliding_window", "rope_theta", "layer_types"), ABSENT
+    )
 
     def scalars(family: Family, **changes: Any) -> tuple[float | None, float | None, float | None]:
         config = read(tmp_path, family, **(absent | changes))
@@ -197,12 +199,13 @@ def test_window_holds_only_on_layers_so_marked(tmp_path: Path) -> None:
     for absent in (None, ABSENT):
         assert windows("phi3", sliding_window=absent) == all_full
     assert windows("llama", sliding_window=8) == all_full
-    assert windows("gemma2", sliding_window=8) == ((SLIDING, FULL) * 2, 8)
-    assert windows("gemma3", sliding_window=8) == ((SLIDING,) * 4, 8)
-    assert windows("gemma3", sliding_window=8, sliding_window_pattern=3) == ((SLIDING, SLIDING, FULL, SLIDING), 8)
-    assert windows("gemma3", sliding_window=8, sliding_window_pattern=1) == all_full
+    gemma = {"sliding_window": 8, "layer_types": ABSENT}
+    assert windows("gemma2", **gemma) == ((SLIDING, FULL) * 2, 8)
+    assert windows("gemma3", **gemma) == ((SLIDING,) * 4, 8)
+    assert windows("gemma3", **gemma, sliding_window_pattern=3) == ((SLIDING, SLIDING, FULL, SLIDING), 8)
+    assert windows("gemma3", **gemma, sliding_window_pattern=1) == all_full
     assert windows("gemma3", sliding_window=8, layer_types=mixed) == ((FULL, SLIDING) * 2, 8)
-    assert windows("gemma2", sliding_window=None) == all_full
+    assert windows("gemma2", sliding_window=None, layer_types=ABSENT) == all_full
     assert windows("granite", sliding_window=8) == all_full
     for family in ("qwen2", "qwen3"):
         on = {"use_sliding_window": True, "sliding_window": 8}
@@ -255,10 +258,16 @@ def test_tokenizer_size_counts_added_tokens_and_ends_at_the_embedding(tmp_path: 
     assert "is not a tokenizer file" in refusal(tmp_path)
 
 
-def test_quantization_is_kept_as_it_stands(tmp_path: Path) -> None:
+def test_quantization_is_read_by_its_method(tmp_path: Path) -> None:
     assert read(tmp_path).quantization is None
-    stated = {"quant_method": "gptq", "bits": 4}
-    assert read(tmp_path, quantization_config=stated).quantization == stated
+    stated = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}
+    for key in ("quantization_config", "compression_config"):
+        quantization = read(tmp_path, **{key: stated}).quantization
+        assert quantization is not None
+        assert quantization.method == "gptq"
+        assert quantization.scheme_of("model.layers.0.mlp.down_proj") == quantization.default
+    assert "quant_method is 'quip'; readable are" in refusal(tmp_path, quantization_config={"quant_method": "quip"})
+    assert "lacks the key quantization_config.quant_method" in refusal(tmp_path, quantization_config={"bits": 4})
 
 
 def test_unreadable_configuration_is_named(tmp_path: Path) -> None:

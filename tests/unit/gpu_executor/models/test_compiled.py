@@ -27,6 +27,8 @@ LONGROPE = {
     "short_factor": [1.0, 1.0, 1.1, 1.3, 1.6, 2.0], "long_factor": [1.0, 1.2, 1.9, 3.5, 7.0, 12.0],
 }  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # Any: fields of TinyModelSpec
+    "gemma2": ("gemma2", {"sliding_window": 24, "num_layers": 4, "attention_soft_cap": 1.5, "logit_soft_cap": 2.0}),
+    "gemma3": ("gemma3", {"sliding_window": 24, "sliding_window_pattern": 2, "rope_theta": 1e6}),
     "phi3": ("phi3", {"sliding_window": 24, "partial_rotary_factor": 0.75, "rope_scaling": LONGROPE}),
     "granite": ("granite", {**MULTIPLIERS, "attention_bias": True, "mlp_bias": True}),
     "granite-tied": ("granite", {**MULTIPLIERS, "residual_multiplier": 2.5, "tie_word_embeddings": True}),

@@ -33,21 +33,29 @@ def logits(path: Path) -> Tensor:
     return model.compute_logits(model.forward(ids, paged_step([Chunk([1, 2], 0, NUM_TOKENS)]), caches))
 
 
-@pytest.mark.parametrize("to", ["int4", "fp8"])
-def test_one_stacked_projection_may_be_left_alone(tmp_path: Path, to: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "skip_key"),
+    [
+        (["--to", "int4"], "ignore"),
+        (["--to", "fp8"], "ignore"),
+        (["--to", "int4", "--format", "gptq", "--group-size", "32"], "modules_to_not_convert"),
+    ],
+)
+def test_one_stacked_projection_may_be_left_alone(tmp_path: Path, options: list[str], skip_key: str) -> None:
     source, packed, plain = tiny_checkpoint("phi3"), tmp_path / "packed", tmp_path / "plain"
-    assert main(["--to", to, "--out", str(packed), str(source)]) == 0
+    assert main([*options, "--out", str(packed), str(source)]) == 0
     config = json.loads((packed / "config.json").read_text())
     stored, original = load_file(packed / "model.safetensors"), load_file(source / "model.safetensors")
     unpacked = {}
     for name, weight in original.items():
         module = name.removesuffix(".weight")
-        is_packed = f"{module}.weight_scale" in stored and module != LEFT_ALONE
+        has_scales = any(f"{module}.{key}" in stored for key in ("weight_scale", "scales"))
+        is_packed = has_scales and module != LEFT_ALONE
         unpacked[name] = unpack_layer(stored, module, config["quantization_config"]).float() if is_packed else weight
     stored = {name: tensor for name, tensor in stored.items() if not name.startswith(f"{LEFT_ALONE}.")}
     stored[f"{LEFT_ALONE}.weight"] = original[f"{LEFT_ALONE}.weight"]
     save_file(stored, packed / "model.safetensors")
-    config["quantization_config"]["ignore"].append(LEFT_ALONE)
+    config["quantization_config"].setdefault(skip_key, []).append(LEFT_ALONE)
     (packed / "config.json").write_text(json.dumps(config))
     shutil.copytree(source, plain)
     save_file(unpacked, plain / "model.safetensors")

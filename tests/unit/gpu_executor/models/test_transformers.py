@@ -172,7 +172,9 @@ def test_window_that_the_configuration_switches_off_is_no_window(tmp_path: Path)
     assert max(windowed, relative_error(directory, directory)) <= MAX_ERROR
 
 
-@pytest.mark.parametrize("kernels", ["reference"])
+@pytest.mark.parametrize(
+    ("kernels", "num_tokens"), [("reference", 60), pytest.param("triton", 5, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("family", "options"),
     [
@@ -180,14 +182,18 @@ def test_window_that_the_configuration_switches_off_is_no_window(tmp_path: Path)
         ("gemma3", {"sliding_window": 12, "sliding_window_pattern": 2, "rope_theta": 1e6}),
     ],
 )
-def test_greedy_tokens_are_those_of_transformers(family: Any, options: dict[str, Any], kernels: str) -> None:
+def test_greedy_tokens_are_those_of_transformers(
+    family: Any, options: dict[str, Any], kernels: str, num_tokens: int
+) -> None:
+    if kernels == "triton":
+        pytest.importorskip("triton")
     directory = tiny_checkpoint(family, num_layers=4, **options)
     row = Row(row_id=1, prompt=list(range(30, 60)), sampling=Sampling(temperature=0.0), block_table=list(range(40)))
-    RunnerDriver(make_runner(directory, kernels=kernels)).run([row], num_tokens=60, chunk=7)
+    RunnerDriver(make_runner(directory, kernels=kernels)).run([row], num_tokens=num_tokens, chunk=num_tokens)
     theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     with torch.inference_mode():
         logits = theirs(torch.tensor([row.prompt + row.tokens])).logits[0]
     num_drawable = load_model_config(directory).tokenizer_size
     expected = logits[len(row.prompt) - 1 : -1, :num_drawable].argmax(dim=-1)
     assert row.tokens == expected.tolist()
-    assert len(set(row.tokens)) > 10
+    assert len(set(row.tokens)) > num_tokens // 5

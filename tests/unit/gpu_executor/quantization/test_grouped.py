@@ -9,7 +9,14 @@ import torch
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
-from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
+from pagewire.gpu_executor.kernels.layouts import (
+    DenseWeight,
+    Fp8Weight,
+    Int4Weight,
+    Int8Weight,
+    LinearWeight,
+    StackedWeight,
+)
 from pagewire.gpu_executor.kernels.reference.dequantize import bias_of, dequantize
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.models.llama import LlamaForCausalLM
@@ -17,7 +24,7 @@ from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.quantization.grouped import stack_rows
 from pagewire.gpu_executor.weights import load_weights
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
-from tests.support.weights import random_int4, random_int8
+from tests.support.weights import random_fp8, random_int4, random_int8
 
 
 class KeepingOps(ReferenceOps):
@@ -140,3 +147,37 @@ def test_sixteen_bit_checkpoint_stays_in_sixteen_bits_and_its_norms_are_widened(
     assert isinstance(attention.qkv.weight, DenseWeight)
     assert attention.qkv.weight.weight.dtype == torch.bfloat16
     assert attention.norm.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("tiles", "joined"),
+    [
+        ([(1, 256), (1, 256)], (1, 256)),  # a scale a row
+        ([(128, 256), (256, 256)], (1, 256)),  # one a shard: each row gets its shard's
+        ([(1, 256), (256, 256)], (1, 256)),
+        ([(128, 128), (128, 128)], (128, 128)),
+        ([(1, 128), (1, 128)], (1, 128)),
+    ],
+)
+def test_fp8_shards_are_joined_with_scales_of_their_own(tiles: list[tuple[int, int]], joined: tuple[int, int]) -> None:
+    shards = [random_fp8(rows, 256, *tile, seed=rows) for rows, tile in zip((128, 256), tiles, strict=True)]
+    weight = stack_rows(shards, torch.arange(384.0))
+    assert isinstance(weight, Fp8Weight)
+    assert (weight.tile_rows, weight.tile_columns) == joined
+    assert torch.equal(dequantize(weight), torch.cat([dequantize(shard) for shard in shards]))
+    assert weight.bias is not None
+
+
+def test_fp8_shards_that_end_within_a_tile_or_have_other_tiles_are_stacked() -> None:
+    tiles = [(256, 128, 128), (100, 128, 128), (128, 128, 128), (40, 1, 128), (40, 1, 256)]
+    shards = [random_fp8(rows, 256, *tile, seed=rows) for rows, *tile in tiles]
+    weight = stack_rows(shards, None)
+    assert isinstance(weight, StackedWeight)
+    assert len(weight.parts) == 5
+    assert torch.equal(dequantize(weight), torch.cat([dequantize(shard) for shard in shards]))
+
+
+def test_one_fp8_shard_keeps_its_one_scale() -> None:
+    weight = stack_rows([random_fp8(40, 96, 40, 96)], None)
+    assert isinstance(weight, Fp8Weight)
+    assert weight.scale.numel() == 1

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.formats.writing.quantized_directory import write_quantized
 from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.models.registry import build_model
@@ -25,6 +26,7 @@ from pagewire.gpu_executor.weights import load_weights
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 from tests.support.stored_layers import StoredLayer, fp8, int8, packed_int
 from tests.support.tiny_model import tiny_checkpoint
+from tools.awq_packing import AWQPacking
 
 pytest.importorskip("triton")
 
@@ -48,6 +50,15 @@ def quantized(*options: str) -> Write:
 
     def write(source: Path, target: Path) -> None:
         assert main(["--to", *options, "--out", str(target), str(source)]) == 0
+
+    return write
+
+
+def awq(group_size: int) -> Write:
+    def write(source: Path, target: Path) -> None:
+        layers = linear_layers(load_model_config(source))
+        packing = AWQPacking(group_size)
+        write_quantized(source, target, packing, layers, max_file_bytes=10**9, progress=lambda name, size: None)
 
     return write
 
@@ -85,6 +96,8 @@ CHECKPOINTS: dict[str, Write] = {
         lambda weight: packed_int(weight, bits=4, group_size=64, has_permutation=True),
         compressed("pack-quantized", num_bits=4, strategy="group", group_size=64, actorder="group"),
     ),
+    "gptq": quantized("int4", "--format=gptq", "--group-size=128"),
+    "awq": awq(64),
     "8 bits": quantized("int8"),
     "8 bits, minima": stored(
         lambda weight: int8(weight, is_symmetric=False),
