@@ -19,7 +19,7 @@ _MAX_FP8 = torch.finfo(torch.float8_e4m3fn).max
 def round_to_int8(matrix: Tensor) -> Int8Weight:
     """Round to 8 bits, symmetric, a scale for each 32 input channels of a row.
 
-    No number is off by more than half the step of its group: the group's largest magnitude / 127, rounded up to float16.
+    No number is off by more than half a step of its group, the group's largest magnitude / 127 (rounded up to float16).
 
     Args:
         matrix: [out_features, in_features] of any float dtype, in_features a multiple of 32.

@@ -9,13 +9,13 @@ Source: https://github.com/vllm-project/compressed-tensors, pack_quantized compr
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import PackedIntScheme
 from pagewire.ipc.errors import ConfigError
 
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
+from .bit_packing import unpack_columns, unpack_rows
 from .integer_matrix import IntegerMatrix
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
@@ -84,12 +84,10 @@ class PackedIntTensor(IntegerTensor):
         scale = by_row(read_scale(self._scale), out_features)
         zero = torch.full_like(scale, 2 ** (bits - 1))
         if self._zero_point is not None:
-            # A copy in any case: what is but one word deep counts as contiguous either way, and keeps its strides.
-            down_the_rows = self._zero_point.read().t().clone(memory_format=torch.contiguous_format)
-            zero = _unpack(down_the_rows, bits)[:, :out_features].t().float()
+            zero = unpack_columns(self._zero_point.read(), bits).t()[:out_features].float()
         return IntegerMatrix(
             bits=bits,
-            codes=_unpack(self._packed.read(), bits)[:, :in_features],
+            codes=unpack_rows(self._packed.read(), bits)[:, :in_features],
             scale=scale,
             zero=zero,
             group_of=read_groups(self._order, in_features, self._scheme.group_size, scale.shape[1]),
@@ -108,12 +106,3 @@ def _read_shape(tensor: SafetensorsTensor) -> tuple[int, int]:
 
 def _num_words(num_codes: int, bits: int) -> int:
     return -(-num_codes * bits // _WORD_BITS)
-
-
-def _unpack(words: Tensor, bits: int) -> Tensor:
-    """[rows, words] int32 -> [rows, codes] uint8."""
-    # The lowest byte of a word comes first, in files as in memory.
-    octets = words.view(torch.uint8)
-    if bits == 8:
-        return octets
-    return torch.stack((octets & 0x0F, octets >> 4), dim=2).view(len(octets), -1)
