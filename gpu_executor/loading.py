@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,7 @@ from .device_memory import Allocator, GpuMeter, HostMeter, MemoryMeter
 from .devices.graph_recorder import CudaRecorder
 from .host_limits import HostLimits
 from .kernels.ops import Ops
+from .kv_cache_spec import KVScales, choose_scales
 from .load_plan import LoadPlan, plan_load
 from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, size_pool
 from .model_runner import ModelRunner
@@ -85,17 +86,18 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     meter = _make_meter(plan, host)
     with startup.phase("weights"):
         model = _load_model(plan)
+    kv_scales = choose_scales(model.kv_scales(), plan.kv_dtype, plan.model.model_path)
     meter.note_weights()
     sampler = _make_sampler(plan)
     buffers = _make_graph_buffers(plan)
     with startup.phase("memory profile"):
-        use = meter.measure(_make_profile_run(plan, model, sampler, buffers), len(plan.graph_sizes))
+        use = meter.measure(_make_profile_run(plan, model, sampler, kv_scales, buffers), len(plan.graph_sizes))
         if plan.ops.draws_on_device:  # made when a request first asks for penalties
             of_tokens = most_token_bytes(plan.limits.max_num_seqs, plan.max_model_len)
             use = replace(use, workspace=use.workspace + of_tokens)
     with startup.phase("KV cache"):
         num_blocks, budget = _settle_blocks(message, plan, model, use, meter.free_share)
-        kv_cache = _make_kv_cache(plan, model, num_blocks)
+        kv_cache = _make_kv_cache(plan, model, num_blocks, kv_scales)
     runner = _make_runner(plan, model, kv_cache, sampler, _make_graphs(plan, model, kv_cache, buffers, use))
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
@@ -150,11 +152,13 @@ def _make_sampler(plan: LoadPlan) -> Drawing:
     return Sampler(plan.num_drawable, plan.ops)
 
 
-def _make_profile_run(plan: LoadPlan, model: Model, sampler: Drawing, buffers: GraphBuffers | None) -> ProfileRun:
+def _make_profile_run(
+    plan: LoadPlan, model: Model, sampler: Drawing, kv_scales: Sequence[KVScales], buffers: GraphBuffers | None
+) -> ProfileRun:
     return ProfileRun(
         model,
         sampler,
-        _make_kv_cache(plan, model, num_blocks=2),
+        _make_kv_cache(plan, model, 2, kv_scales),
         plan.limits,
         max_model_len=plan.max_model_len,
         device=plan.device.torch_device,
@@ -180,7 +184,7 @@ def _settle_blocks(
     return budget.num_blocks, budget.describe()
 
 
-def _make_kv_cache(plan: LoadPlan, model: Model, num_blocks: int) -> KVCache:
+def _make_kv_cache(plan: LoadPlan, model: Model, num_blocks: int, scales: Sequence[KVScales]) -> KVCache:
     return KVCache(
         model.kv_cache_specs(),
         num_blocks=num_blocks,
@@ -188,6 +192,7 @@ def _make_kv_cache(plan: LoadPlan, model: Model, num_blocks: int) -> KVCache:
         dtype=plan.kv_dtype,
         device=plan.device.torch_device,
         ops=plan.ops,
+        scales=scales,
     )
 
 

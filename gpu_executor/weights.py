@@ -27,6 +27,7 @@ from .compute_dtype import CHECKPOINT_DTYPES
 from .formats.checkpoint_tensor import CheckpointTensor
 from .formats.dummy import dummy_tensors
 from .formats.gguf import iterate_gguf
+from .formats.kv_scales import with_canonical_scales
 from .formats.quantized.assemble import assemble
 from .formats.quantized.rounded import round_dummies
 from .formats.safetensors import open_safetensors
@@ -95,7 +96,8 @@ def _open_checkpoint(model: Model, config: ModelConfig, load_format: str) -> Ite
         with GGUFFile(path) as file:
             yield iterate_gguf(file, config)
     else:
-        with open_safetensors(path) as tensors:
+        with open_safetensors(path) as stored:
+            tensors = with_canonical_scales(stored)
             if config.quantization is None:
                 yield tensors
             else:
@@ -110,7 +112,8 @@ def _dummy_checkpoint(model: Model, config: ModelConfig) -> list[CheckpointTenso
             "out, or name a directory with a config.json.",
             param="load_format",
         )
-    tensors = dummy_tensors(((target.name, target.shape) for target in model.weight_targets()), dtype)
+    places = ((target.name, target.shape) for target in model.weight_targets() if not target.is_optional)
+    tensors = dummy_tensors(places, dtype)
     if config.quantization is None:
         return tensors
     return round_dummies(tensors, config.quantization, model.linear_modules(), config.model_path)

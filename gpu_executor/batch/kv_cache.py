@@ -12,7 +12,7 @@ from pagewire.ipc.errors import MachineError
 from ..devices.base import Device
 from ..devices.packed import upload_together
 from ..kernels.ops import KVCacheShape, Ops
-from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_cache_spec import KVCacheSpec, KVScales, LayerKVCache
 
 
 class KVCache:
@@ -28,6 +28,7 @@ class KVCache:
         dtype: of stored keys and values.
         device: where the memory lies.
         ops: says the tensors' shapes and copies blocks; only backends know the physical order.
+        scales: of 8-bit keys and values, one pair a layer; None: 1 everywhere.
 
     Raises:
         MachineError: the device does not give the memory.
@@ -42,6 +43,7 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         ops: Ops,
+        scales: Sequence[KVScales] | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -49,7 +51,8 @@ class KVCache:
         self._ops = ops
         try:
             self.layers = [
-                _allocate_layer(ops.kv_cache_shape(spec, num_blocks, block_size), dtype, device) for spec in specs
+                _allocate_layer(ops.kv_cache_shape(spec, num_blocks, block_size), dtype, device, of_layer)
+                for spec, of_layer in zip(specs, scales or [KVScales()] * len(specs), strict=True)
             ]
         except RuntimeError as exc:  # torch's answer when an allocation fails; torch.OutOfMemoryError is one too
             num_bytes = num_blocks * bytes_per_block(specs, block_size, dtype)
@@ -84,8 +87,10 @@ def bytes_per_block(specs: Sequence[KVCacheSpec], block_size: int, dtype: torch.
     return block_size * sum(spec.bytes_per_token(dtype) for spec in specs)
 
 
-def _allocate_layer(shape: KVCacheShape, dtype: torch.dtype, device: torch.device) -> LayerKVCache:
+def _allocate_layer(shape: KVCacheShape, dtype: torch.dtype, device: torch.device, scales: KVScales) -> LayerKVCache:
     return LayerKVCache(
         key=torch.empty(shape.key, dtype=dtype, device=device),
         value=torch.empty(shape.value, dtype=dtype, device=device),
+        key_scale=scales.key,
+        value_scale=scales.value,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import mmap
 from collections.abc import Iterator
@@ -72,6 +73,17 @@ class SafetensorsTensor:
         self.stored_as = location.dtype
         self._location = location
         self._mapped = mapped
+
+    def presented_as(self, name: str, shape: tuple[int, ...]) -> SafetensorsTensor:
+        """Return the same tensor under another canonical name; error texts still say what the file calls it.
+
+        Args:
+            name: the canonical name.
+            shape: of as many values as it has.
+        """
+        presented = copy.copy(self)
+        presented.name, presented.shape = name, shape
+        return presented
 
     def copy_to(self, destination: Tensor) -> None:
         """Convert into `destination`; see `CheckpointTensor.copy_to`."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
-from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_cache_spec import KVCacheSpec, KVScales, LayerKVCache
 from ..layers.weight_target import WeightTarget
 
 
@@ -61,6 +61,10 @@ class Model(Protocol):
 
     def linear_modules(self) -> frozenset[str]:
         """Return the canonical names of the checkpoint's linear layers: what may be quantized."""
+        ...
+
+    def kv_scales(self) -> list[KVScales | None]:
+        """Return each layer's scales for an 8-bit KV cache, in layer order; None: the checkpoint has none for it."""
         ...
 
     def finish_loading(self) -> None:

@@ -21,7 +21,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
 from ..kernels.layouts import DecoderLayerWeights, DecoderWeights, RotaryTable
-from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_cache_spec import KVCacheSpec, KVScales, LayerKVCache
 from ..layers.attention import Attention
 from ..layers.build_context import BuildContext
 from ..layers.embedding import OutputLayer, VocabEmbedding
@@ -109,6 +109,10 @@ class LlamaForCausalLM:
             for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
                 names.update(linear.modules)
         return frozenset(names)
+
+    def kv_scales(self) -> list[KVScales | None]:
+        """See `Model.kv_scales`."""
+        return [layer.attention.kv_scales.loaded() for layer in self.layers]
 
     def finish_loading(self) -> None:
         """See `Model.finish_loading`."""
