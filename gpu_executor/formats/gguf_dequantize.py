@@ -19,8 +19,15 @@ from .gguf_blocks import (
     SUPER_BLOCK,
     fifth_bits,
     half_at,
+    iq4_codes,
+    iq4_xs_codes,
+    iq4_xs_scales,
     k_quant_scales,
     nibbles,
+    q2_k_codes,
+    q2_k_scales,
+    q3_k_codes,
+    q3_k_scales,
     q4_k_codes,
     q5_k_codes,
     q6_k_codes,
@@ -75,12 +82,21 @@ def _q8_0(raw: Tensor) -> Tensor:
     return raw[:, 2:].view(torch.int8).float().mul_(half_at(raw, 0))
 
 
+def _q2_k(raw: Tensor) -> Tensor:
+    return _scaled(q2_k_codes(raw), q2_k_scales(raw))
+
+
+def _q3_k(raw: Tensor) -> Tensor:
+    values = q3_k_codes(raw).float().sub_(4.0).mul_(q3_k_scales(raw).unsqueeze(2))
+    return values.view(-1, SUPER_BLOCK)
+
+
 def _q4_k(raw: Tensor) -> Tensor:
-    return _scaled(q4_k_codes(raw), raw)
+    return _scaled(q4_k_codes(raw), k_quant_scales(raw))
 
 
 def _q5_k(raw: Tensor) -> Tensor:
-    return _scaled(q5_k_codes(raw), raw)
+    return _scaled(q5_k_codes(raw), k_quant_scales(raw))
 
 
 def _q6_k(raw: Tensor) -> Tensor:
@@ -88,8 +104,16 @@ def _q6_k(raw: Tensor) -> Tensor:
     return values.view(-1, SUPER_BLOCK)
 
 
-def _scaled(codes: Tensor, raw: Tensor) -> Tensor:
-    scales, minimums = k_quant_scales(raw)
+def _iq4_nl(raw: Tensor) -> Tensor:
+    return iq4_codes(raw[:, 2:]).float().mul_(half_at(raw, 0))
+
+
+def _iq4_xs(raw: Tensor) -> Tensor:
+    return iq4_xs_codes(raw).float().mul_(iq4_xs_scales(raw).unsqueeze(2)).view(-1, SUPER_BLOCK)
+
+
+def _scaled(codes: Tensor, scales_and_minimums: tuple[Tensor, Tensor]) -> Tensor:
+    scales, minimums = scales_and_minimums
     return codes.float().mul_(scales.unsqueeze(2)).sub_(minimums.unsqueeze(2)).view(-1, SUPER_BLOCK)
 
 
@@ -102,9 +126,13 @@ _DEQUANTIZERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.Q5_0: _q5_0,
     GGMLType.Q5_1: _q5_1,
     GGMLType.Q8_0: _q8_0,
+    GGMLType.Q2_K: _q2_k,
+    GGMLType.Q3_K: _q3_k,
     GGMLType.Q4_K: _q4_k,
     GGMLType.Q5_K: _q5_k,
     GGMLType.Q6_K: _q6_k,
+    GGMLType.IQ4_NL: _iq4_nl,
+    GGMLType.IQ4_XS: _iq4_xs,
 }
 
 SUPPORTED_TYPES = frozenset(_DEQUANTIZERS)

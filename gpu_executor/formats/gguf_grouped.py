@@ -2,22 +2,29 @@
 
 What a conversion costs:
 
-| stored | becomes                 | values                                                                          |
-|--------|-------------------------|---------------------------------------------------------------------------------|
-| Q4_0   | 4-bit, minimum -8 scale | the same                                                                        |
-| Q4_1   | 4-bit                   | the same                                                                        |
-| Q5_0   | 8-bit                   | the same                                                                        |
-| Q5_1   | 8-bit with minimum      | the same                                                                        |
-| Q8_0   | 8-bit                   | the same                                                                        |
-| Q4_K   | 4-bit                   | scale and minimum, fp16 x 6-bit products, are rounded to fp16 (one part in 2048) |
-| Q5_K   | 8-bit with minimum      | as Q4_K                                                                         |
-| Q6_K   | 8-bit, groups of 16     | the scale, an fp16 x 8-bit product, is rounded to fp16                          |
+| stored | becomes                           | values                                                     |
+|--------|-----------------------------------|------------------------------------------------------------|
+| Q4_0   | 4-bit, minimum -8 scale           | the same                                                   |
+| Q4_1   | 4-bit                             | the same                                                   |
+| Q5_0   | 8-bit                             | the same                                                   |
+| Q5_1   | 8-bit with minimum                | the same                                                   |
+| Q8_0   | 8-bit                             | the same                                                   |
+| IQ4_NL | 8-bit                             | the same                                                   |
+| Q2_K   | 8-bit with minimum, groups of 16  | scale and minimum, fp16 x 4-bit products, rounded to fp16  |
+| Q3_K   | 8-bit, groups of 16               | the scale, an fp16 x 6-bit product, rounded to fp16        |
+| Q4_K   | 4-bit                             | scale and minimum, fp16 x 6-bit products, rounded to fp16  |
+| Q5_K   | 8-bit with minimum                | as Q4_K                                                    |
+| Q6_K   | 8-bit, groups of 16               | the scale, an fp16 x 8-bit product, rounded to fp16        |
+| IQ4_XS | 8-bit                             | as Q3_K                                                    |
 
-One part in 2048 of the scale is at most 0.7 % of the step between two neighbouring 4-bit values, and as much again for
-the minimum: a twentieth of what rounding to 4 bits did (up to half a step).
+Rounding changes a scale by one part in 2048 at most: 0.7 % of the step between two neighbouring 4-bit values, and as
+much again for the minimum, is a twentieth of what rounding to 4 bits did (up to half a step).
 
-Some blocks have no such form: those with a code of -128 (ggml writes none, others may), with a scale or a minimum that
-leaves fp16, or with a scale that is no number. Their whole matrix is left to be unpacked to a dense one.
+The types of fewer bits, and those whose codes are no even steps, take more memory so than in the file: the kernels'
+4-bit layout has even steps, and groups of 32.
+
+Blocks with a scale or a minimum that leaves fp16, or that is no number, have no such form. Their whole matrix is left
+to be unpacked to a dense one.
 """
 
 from __future__ import annotations
@@ -37,8 +44,15 @@ from ..kernels.layouts import Int4Weight, Int8Weight
 from .gguf_blocks import (
     fifth_bits,
     half_at,
+    iq4_codes,
+    iq4_xs_codes,
+    iq4_xs_scales,
     k_quant_scales,
     nibbles,
+    q2_k_codes,
+    q2_k_scales,
+    q3_k_codes,
+    q3_k_scales,
     q5_k_codes,
     q6_k_scales,
 )
@@ -135,10 +149,7 @@ def _finish(form: _Form, groups: Groups, columns: int) -> Int4Weight | Int8Weigh
     if form.bits == 4:
         assert groups.minimum is not None, "every 4-bit form has minima"
         return Int4Weight(groups.codes, groups.scale, groups.minimum, columns)
-    codes = groups.codes.view(torch.int8)
-    if codes.min() == -128:
-        return None
-    return Int8Weight(codes, groups.scale, groups.minimum)
+    return Int8Weight(groups.codes.view(torch.int8), groups.scale, groups.minimum)
 
 
 # Codes of 16 or 32 bytes between scales are copied as records: numpy moves a record at a time, torch a byte.
@@ -174,7 +185,7 @@ def _copy_codes(blocks: NDArray[np.void], out: Groups) -> None:
 def _fill_q5_0(raw: Blocks, out: Groups) -> None:
     blocks = torch.from_numpy(raw)
     codes = nibbles(blocks[:, 6:]) | fifth_bits(blocks[:, 2:6]) << 4
-    out.codes.copy_((codes - 16).view(out.codes.shape))  # wraps round: the bytes of signed numbers
+    _put_codes(codes - 16, out)  # wraps round: the bytes of signed numbers
     out.scale.copy_(half_at(blocks, 0).view(out.scale.shape))
 
 
@@ -182,9 +193,33 @@ def _fill_q5_1(raw: Blocks, out: Groups) -> None:
     assert out.minimum is not None, "this form has minima"
     blocks = torch.from_numpy(raw)
     codes = nibbles(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8]) << 4
-    out.codes.copy_(codes.view(out.codes.shape))
+    _put_codes(codes, out)
     out.scale.copy_(half_at(blocks, 0).view(out.scale.shape))
     out.minimum.copy_(half_at(blocks, 2).view(out.scale.shape))
+
+
+def _fill_iq4_nl(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    _put_codes(iq4_codes(blocks[:, 2:]), out)
+    out.scale.copy_(half_at(blocks, 0).view(out.scale.shape))
+
+
+def _fill_iq4_xs(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    _put_codes(iq4_xs_codes(blocks), out)
+    out.scale.copy_(iq4_xs_scales(blocks).view(out.scale.shape))
+
+
+def _fill_q2_k(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    _put_codes(q2_k_codes(blocks), out)
+    _put_scales(q2_k_scales(blocks), out)
+
+
+def _fill_q3_k(raw: Blocks, out: Groups) -> None:
+    blocks = torch.from_numpy(raw)
+    _put_codes(q3_k_codes(blocks) - 4, out)  # wraps round: the bytes of signed numbers
+    out.scale.copy_(q3_k_scales(blocks).view(out.scale.shape))
 
 
 def _fill_q4_k(raw: Blocks, out: Groups) -> None:
@@ -194,18 +229,24 @@ def _fill_q4_k(raw: Blocks, out: Groups) -> None:
     codes = _records(out.codes.numpy().reshape(-1, 128), 16)
     codes[:, 0::2] = _records((first & _LOW) | (second & _LOW) << _FOUR, 16)
     codes[:, 1::2] = _records((first >> _FOUR & _LOW) | (second & _HIGH), 16)
-    _copy_k_quant_scales(torch.from_numpy(raw), out)
+    _put_scales(k_quant_scales(torch.from_numpy(raw)), out)
 
 
 def _fill_q5_k(raw: Blocks, out: Groups) -> None:
     blocks = torch.from_numpy(raw)
-    out.codes.copy_(q5_k_codes(blocks).view(out.codes.shape))
-    _copy_k_quant_scales(blocks, out)
+    _put_codes(q5_k_codes(blocks), out)
+    _put_scales(k_quant_scales(blocks), out)
 
 
-def _copy_k_quant_scales(blocks: Tensor, out: Groups) -> None:
+def _put_codes(codes: Tensor, out: Groups) -> None:
+    """Copy 8-bit codes of either sign, one a byte."""
+    out.codes.copy_(codes.view(torch.uint8).view(out.codes.shape))
+
+
+def _put_scales(scales_and_minimums: tuple[Tensor, Tensor], out: Groups) -> None:
+    """Round scales and minimums to fp16; what is subtracted becomes what is added."""
     assert out.minimum is not None, "this form has minima"
-    scales, minimums = k_quant_scales(blocks)
+    scales, minimums = scales_and_minimums
     out.scale.copy_(scales.view(out.scale.shape))
     out.minimum.copy_(minimums.neg_().view(out.scale.shape))
 
@@ -254,6 +295,10 @@ _FORMS: dict[GGMLType, _Form] = {
     GGMLType.Q5_0: _Form(8, 32, False, _fill_q5_0),
     GGMLType.Q5_1: _Form(8, 32, True, _fill_q5_1),
     GGMLType.Q8_0: _Form(8, 32, False, _fill_q8_0),
+    GGMLType.IQ4_NL: _Form(8, 32, False, _fill_iq4_nl),
+    GGMLType.IQ4_XS: _Form(8, 32, False, _fill_iq4_xs),
+    GGMLType.Q2_K: _Form(8, 16, True, _fill_q2_k),
+    GGMLType.Q3_K: _Form(8, 16, False, _fill_q3_k),
     GGMLType.Q4_K: _Form(4, 32, True, _fill_q4_k),
     GGMLType.Q5_K: _Form(8, 32, True, _fill_q5_k),
     GGMLType.Q6_K: _Form(8, 16, False, _fill_q6_k),

@@ -35,8 +35,8 @@ def test_every_tensor_is_the_hugging_face_one(family: str, quant: str) -> None:
 def test_type_that_cannot_be_read_is_refused_with_the_tensors_name(tmp_path: Path) -> None:
     path = tmp_path / "odd.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    blocks = np.zeros((2, 18), dtype=np.uint8)
-    writer.add_tensor("blk.0.attn_v.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.IQ4_NL)
+    blocks = np.zeros((2, 110), dtype=np.uint8)
+    writer.add_tensor("blk.0.attn_v.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.IQ3_S)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -44,5 +44,5 @@ def test_type_that_cannot_be_read_is_refused_with_the_tensors_name(tmp_path: Pat
     config = msgspec.structs.replace(load_model_config(tiny_gguf().path), model_path=str(path))
     with GGUFFile(path) as file:
         (tensor,) = iterate_gguf(file, config)
-        with pytest.raises(ConfigError, match=r"blk\.0\.attn_v\.weight.*IQ4_NL.*Q4_0"):
+        with pytest.raises(ConfigError, match=r"blk\.0\.attn_v\.weight.*IQ3_S.*IQ4_NL.*Q4_0"):
             tensor.copy_to(torch.empty(tensor.shape))

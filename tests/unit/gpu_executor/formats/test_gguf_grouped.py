@@ -13,8 +13,8 @@ from pagewire.gpu_executor.formats.gguf_grouped import bytes_per_value, convert
 from pagewire.gpu_executor.kernels.layouts import Int4Weight, Int8Weight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
 
-EXACT = [GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1, GGMLType.Q8_0]
-ROUNDED = [GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K]
+EXACT = [GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1, GGMLType.Q8_0, GGMLType.IQ4_NL]
+ROUNDED = [GGMLType.Q2_K, GGMLType.Q3_K, GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K, GGMLType.IQ4_XS]
 # Where each block's fp16 scales lie.
 HALVES = {
     GGMLType.Q4_0: (0,),
@@ -22,6 +22,10 @@ HALVES = {
     GGMLType.Q5_0: (0,),
     GGMLType.Q5_1: (0, 2),
     GGMLType.Q8_0: (0,),
+    GGMLType.IQ4_NL: (0,),
+    GGMLType.IQ4_XS: (0,),
+    GGMLType.Q2_K: (80, 82),
+    GGMLType.Q3_K: (108,),
     GGMLType.Q4_K: (0, 2),
     GGMLType.Q5_K: (0, 2),
     GGMLType.Q6_K: (208,),
@@ -30,15 +34,20 @@ by_name = pytest.mark.parametrize("ggml_type", [*EXACT, *ROUNDED], ids=lambda gg
 
 
 def random_rows(ggml_type: GGMLType, num_rows: int, columns: int, seed: int = 0) -> np.ndarray:
-    """Every pattern of codes and packed scales, with fp16 scales of the size of real ones; no code of -128."""
+    """Every pattern of codes and packed scales, with fp16 scales of the size of real ones."""
     generator = np.random.default_rng(seed)
     blocks = num_rows * columns // ggml_type.block_values
     raw = generator.integers(0, 256, (blocks, ggml_type.block_bytes), dtype=np.uint8)
-    if ggml_type is GGMLType.Q8_0:
-        raw[raw == 128] = 127
     for offset in HALVES[ggml_type]:
         raw[:, offset : offset + 2] = generator.normal(0, 0.01, (blocks, 1)).astype(np.float16).view(np.uint8)
     return raw.reshape(num_rows, -1)
+
+
+def weight_codes(weight: Int4Weight | Int8Weight) -> torch.Tensor:
+    """The codes as numbers; of 4-bit weights in the order of the bytes."""
+    if isinstance(weight, Int8Weight):
+        return weight.codes.int()
+    return torch.cat((weight.codes & 0x0F, weight.codes >> 4), dim=1).int()
 
 
 def unpacked(raw: np.ndarray, ggml_type: GGMLType) -> torch.Tensor:
@@ -62,7 +71,7 @@ def test_k_quants_lose_one_rounding_of_scale_and_minimum_to_fp16(ggml_type: GGML
     groups = weight.scale.shape[1]
     scale = weight.scale.float().abs().view(37, groups, 1)
     minimum = torch.zeros(1) if weight.minimum is None else weight.minimum.float().abs().view(37, groups, 1)
-    largest_code = {GGMLType.Q4_K: 15, GGMLType.Q5_K: 31, GGMLType.Q6_K: 32}[ggml_type]
+    largest_code = weight_codes(weight).abs().max()
     bound = 2**-11 * (largest_code * scale + minimum) + 2**-24
     error = (values - expected).abs().view(37, groups, -1)
     assert (error <= 1.01 * bound).all()
@@ -99,10 +108,13 @@ def test_size_is_what_is_said_beforehand(ggml_type: GGMLType) -> None:
     assert sum(part.nbytes for part in parts) == 8 * 256 * (bytes_per_value(ggml_type) or 0)
 
 
-def test_code_of_minus_128_leaves_the_matrix_to_be_unpacked() -> None:
+def test_code_of_minus_128_is_kept() -> None:
     raw = random_rows(GGMLType.Q8_0, 4, 64)
     raw[2, 5] = 128
-    assert convert(raw, None, GGMLType.Q8_0) is None
+    weight = convert(raw, None, GGMLType.Q8_0)
+    assert weight is not None
+    assert weight_codes(weight)[2, 3] == -128
+    assert torch.equal(dequantize(weight), unpacked(raw, GGMLType.Q8_0))
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 60_000.0])
