@@ -75,6 +75,13 @@ def choose_scales(stored: Sequence[KVScales | None], dtype: torch.dtype, locatio
     return [scales for scales in stored if scales is not None]
 
 
+class KVCacheShape(NamedTuple):
+    """The shapes of one layer's paged tensors, as `Ops.kv_cache_shape` gives them."""
+
+    key: tuple[int, ...]
+    value: tuple[int, ...]
+
+
 class LayerKVCache(NamedTuple):
     """The paged memory of one layer.
 

@@ -11,8 +11,8 @@ from pagewire.ipc.errors import MachineError
 
 from ..devices.base import Device
 from ..devices.packed import upload_together
-from ..kernels.ops import KVCacheShape, Ops
-from ..kv_cache_spec import KVCacheSpec, KVScales, LayerKVCache
+from ..kernels.ops import Ops
+from ..kv_cache_spec import KVCacheShape, KVCacheSpec, KVScales, LayerKVCache
 
 
 class KVCache:

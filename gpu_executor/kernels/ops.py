@@ -12,24 +12,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..batch.forward_metadata import ForwardMetadata
-from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
 from .compilation_watch import CompilationWatch
 from .draws import OutputRows
 from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
 from .sampling_ops import SamplingOps
-
-
-class KVCacheShape(NamedTuple):
-    """The shapes of one layer's paged tensors."""
-
-    key: tuple[int, ...]
-    value: tuple[int, ...]
 
 
 class Ops(SamplingOps, ABC):

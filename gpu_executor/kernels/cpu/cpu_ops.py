@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ...batch.forward_metadata import ForwardMetadata
-from ...kv_cache_spec import KVCacheSpec, LayerKVCache
+from ...kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
 from ..layouts import DecoderWeights, LinearWeight, RotaryTable
-from ..ops import KVCacheShape, Ops
+from ..ops import Ops
 from ..reference.kv_cache import copy_blocks
 from .engine import NativeEngine
 from .native_decoder import NativeDecoder
