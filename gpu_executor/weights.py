@@ -128,7 +128,7 @@ def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor
         if target is not None:
             _check_shape(target, tensor)
             matches.append(_Match(target, tensor, target.loaded_bytes(tensor)))
-        elif not _is_redundant(tensor.name, config):
+        elif not (_is_redundant(tensor.name, config) or _is_zero_bias(tensor, config)):
             raise ConfigError(f"{tensor.source}: the {config.architecture} of this configuration has no such tensor")
     names = [target.name for target in places.values() if not target.is_optional]
     if names:
@@ -217,3 +217,12 @@ def _check_shape(target: WeightTarget, tensor: CheckpointTensor) -> None:
 def _is_redundant(name: str, config: ModelConfig) -> bool:
     # With tied embeddings some writers store the output layer all the same: it is the embedding.
     return _REDUNDANT.fullmatch(name) is not None or (config.tie_word_embeddings and name == "lm_head.weight")
+
+
+def _is_zero_bias(tensor: CheckpointTensor, config: ModelConfig) -> bool:
+    # Early GPTQ tools gave every layer a bias, of zeros where the model has none.
+    if config.quantization is None or not tensor.name.endswith(".bias") or len(tensor.shape) != 1:
+        return False
+    values = torch.empty(tensor.shape)
+    tensor.copy_to(values)
+    return not bool(values.any())

@@ -161,6 +161,19 @@ def edit(directory: Path, change: Any) -> None:
     save_file(tensors, directory / "model.safetensors")
 
 
+def test_bias_that_the_model_does_not_have_may_only_be_of_zeros(tmp_path: Path) -> None:
+    quantized, plain = write_gptq(tmp_path)
+    name = "model.layers.0.mlp.up_proj.bias"
+    edit(
+        quantized,
+        lambda tensors: tensors.update({name: torch.zeros(len(tensors["model.layers.0.mlp.up_proj.scales"].T))}),
+    )
+    check(quantized, plain)
+    edit(quantized, lambda tensors: tensors[name].__setitem__(3, 0.5))
+    with pytest.raises(ConfigError, match=rf"{name}'.*has no such tensor"):
+        logits_of(quantized, "reference")
+
+
 @pytest.mark.parametrize("name", ["qweight", "qzeros", "scales"])
 def test_checkpoint_that_lacks_a_part_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     quantized, _ = write_gptq(tmp_path)
