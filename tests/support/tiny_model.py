@@ -45,8 +45,8 @@ def tiny_gguf(
     num_shards: int = 1,
     **options: Any,
 ) -> TinyGGUF:
-    """Return a tiny GGUF file and its reference; K-quants need hidden_size=256 (blocks of 256 values)."""
-    if quant.endswith("_K"):
+    """Return a tiny GGUF file and its reference; types of blocks of 256 values get hidden_size=256."""
+    if quant.endswith(("_K", "_XS")):
         options = {"hidden_size": 256, "head_dim": 64, **options}
     spec = msgspec.convert({"family": family, **options}, TinyModelSpec)
     directory = _cache_directory() / f"{family}-{quant}-{_digest(spec, embedding_quant, value_quant, num_shards)}"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tools.tiny_model.k_quants import PACKERS
+from tools.tiny_model.small_quants import PACKERS
 from tools.tiny_model.spec import TinyModelSpec
 from tools.tiny_model.tokenizer import (
     BOS_TOKEN_ID,
@@ -24,7 +24,10 @@ from tools.tiny_model.tokenizer import (
 )
 from tools.tiny_model.weights import EMBEDDING, OUTPUT, make_weights
 
-GGUF_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+GGUF_TYPES = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS",
+)  # fmt: skip
 
 _TOP_NAMES = {EMBEDDING: "token_embd.weight", "model.norm.weight": "output_norm.weight", OUTPUT: "output.weight"}
 _LAYER_NAMES = {

@@ -21,7 +21,7 @@ _BLOCK = 256
 def pack_q4_k(values: Floats) -> Bytes:
     """Pack rows of float32 [rows, columns], columns a multiple of 256, into uint8 [rows, columns / 256 * 144]."""
     scales, quants = _quantize_with_minimum(values, levels=15)
-    return _rows(values, [scales, _nibble_pairs(quants)])
+    return rows_of(values, [scales, _nibble_pairs(quants)])
 
 
 def pack_q5_k(values: Floats) -> Bytes:
@@ -30,41 +30,41 @@ def pack_q5_k(values: Floats) -> Bytes:
     # Bit s of byte i is the fifth bit of value i of sub-block s.
     bits = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
     high = np.bitwise_or.reduce((quants >> np.uint8(4)) << bits, axis=1)
-    return _rows(values, [scales, high, _nibble_pairs(quants & np.uint8(15))])
+    return rows_of(values, [scales, high, _nibble_pairs(quants & np.uint8(15))])
 
 
 def pack_q6_k(values: Floats) -> Bytes:
     """Pack rows of float32 [rows, columns], columns a multiple of 256, into uint8 [rows, columns / 256 * 210]."""
-    groups = _blocks(values).reshape(-1, 16, 16)
+    groups = super_blocks(values).reshape(-1, 16, 16)
     group_scale = np.abs(groups).max(axis=2) / 31  # [blocks, 16]
     block_scale = (group_scale.max(axis=1, keepdims=True) / 127).astype(np.float16)
     stored = block_scale.astype(np.float32)
-    scales = np.rint(_divide(group_scale, stored)).clip(0, 127).astype(np.int8)
+    scales = np.rint(divide(group_scale, stored)).clip(0, 127).astype(np.int8)
     steps = (stored * scales)[:, :, None]
-    quants = (np.rint(_divide(groups, steps)).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    quants = (np.rint(divide(groups, steps)).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
     # Each half of a block: 64 bytes of low nibbles (values 0-63 low, 64-127 high), 32 bytes of four upper bit pairs.
     low = (quants & np.uint8(15)).reshape(-1, 2, 2, 64)
     low_bytes = (low[:, :, 0] | low[:, :, 1] << np.uint8(4)).reshape(-1, 128)
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
     high_bytes = np.bitwise_or.reduce((quants >> np.uint8(4)) << shifts, axis=2).reshape(-1, 64)
-    return _rows(values, [low_bytes, high_bytes, scales.view(np.uint8), block_scale.view(np.uint8)])
+    return rows_of(values, [low_bytes, high_bytes, scales.view(np.uint8), block_scale.view(np.uint8)])
 
 
-PACKERS: dict[str, Callable[[Floats], Bytes]] = {"Q4_K": pack_q4_k, "Q5_K": pack_q5_k, "Q6_K": pack_q6_k}
+K_PACKERS: dict[str, Callable[[Floats], Bytes]] = {"Q4_K": pack_q4_k, "Q5_K": pack_q5_k, "Q6_K": pack_q6_k}
 
 
 def _quantize_with_minimum(values: Floats, *, levels: int) -> tuple[Bytes, Bytes]:
     """Return the 16 bytes of scales of each block, and its quants [blocks, 8, 32]."""
-    groups = _blocks(values).reshape(-1, 8, 32)
+    groups = super_blocks(values).reshape(-1, 8, 32)
     minimum = np.maximum(-groups.min(axis=2), 0)  # subtracted, so that it is never negative
     scale = (groups.max(axis=2) + minimum).clip(0) / levels
     block_scale = (scale.max(axis=1, keepdims=True) / 63).astype(np.float16)
     block_minimum = (minimum.max(axis=1, keepdims=True) / 63).astype(np.float16)
-    six_bit_scale = np.rint(_divide(scale, block_scale.astype(np.float32))).clip(0, 63).astype(np.uint8)
-    six_bit_minimum = np.rint(_divide(minimum, block_minimum.astype(np.float32))).clip(0, 63).astype(np.uint8)
+    six_bit_scale = np.rint(divide(scale, block_scale.astype(np.float32))).clip(0, 63).astype(np.uint8)
+    six_bit_minimum = np.rint(divide(minimum, block_minimum.astype(np.float32))).clip(0, 63).astype(np.uint8)
     steps = (block_scale.astype(np.float32) * six_bit_scale)[:, :, None]
     offsets = (block_minimum.astype(np.float32) * six_bit_minimum)[:, :, None]
-    quants = np.rint(_divide(groups + offsets, steps)).clip(0, levels).astype(np.uint8)
+    quants = np.rint(divide(groups + offsets, steps)).clip(0, levels).astype(np.uint8)
     packed = _pack_six_bit(six_bit_scale, six_bit_minimum)
     return np.concatenate([block_scale.view(np.uint8), block_minimum.view(np.uint8), packed], axis=1), quants
 
@@ -87,17 +87,24 @@ def _nibble_pairs(quants: Bytes) -> Bytes:
     return (quants[:, 0::2] | quants[:, 1::2] << np.uint8(4)).reshape(-1, 128)
 
 
-def _blocks(values: Floats) -> Floats:
+def super_blocks(values: Floats) -> Floats:
+    """Return [rows, columns] as [blocks, 256].
+
+    Raises:
+        ValueError: if rows don't divide into blocks.
+    """
     columns = values.shape[1]
     if columns % _BLOCK:
         raise ValueError(f"K-quants hold blocks of {_BLOCK} values of a row; {columns} is not a multiple")
     return values.reshape(-1, _BLOCK)
 
 
-def _divide(numerator: Floats, denominator: Floats) -> Floats:
+def divide(numerator: Floats, denominator: Floats) -> Floats:
+    """Return the quotient, 0 where the denominator is."""
     result: Floats = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator != 0)
     return result
 
 
-def _rows(values: Floats, parts: list[Bytes]) -> Bytes:
+def rows_of(values: Floats, parts: list[Bytes]) -> Bytes:
+    """Return blocks put together of parts [blocks, bytes], as rows like those of `values`."""
     return np.ascontiguousarray(np.concatenate(parts, axis=1)).reshape(len(values), -1)

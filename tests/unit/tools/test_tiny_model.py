@@ -14,16 +14,16 @@ from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 from tools.make_tiny_model import main
 from tools.tiny_model.gguf_writer import GGUF_TYPES, write_gguf
 from tools.tiny_model.hugging_face import write_hugging_face
-from tools.tiny_model.k_quants import PACKERS
+from tools.tiny_model.small_quants import PACKERS
 from tools.tiny_model.spec import FAMILIES, Family, TinyModelSpec
 from tools.tiny_model.tokenizer import build_tokenizer
 
 # The step of a type's grid relative to the largest value, with room for rounded scales.
-MAX_ERRORS = {"Q4_K": 0.07, "Q5_K": 0.035, "Q6_K": 0.02}
+MAX_ERRORS = {"Q2_K": 0.45, "Q3_K": 0.3, "Q4_K": 0.07, "Q5_K": 0.035, "Q6_K": 0.02, "IQ4_NL": 0.12, "IQ4_XS": 0.14}
 
 
 @pytest.mark.parametrize("type_name", PACKERS)
-def test_k_quant_blocks_restore_the_values_they_were_packed_from(type_name: str) -> None:
+def test_packed_blocks_restore_the_values_they_were_packed_from(type_name: str) -> None:
     values = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
     values[1] = 0  # scales of zero
     values[2] += 3  # minimum above zero
