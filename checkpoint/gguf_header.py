@@ -23,6 +23,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
+from .byte_spans import find_overlap
 from .ggml_types import GGMLType
 
 _MAGIC = b"GGUF"
@@ -273,6 +274,10 @@ class _HeaderReader:
             tensors[name] = GGUFTensor(
                 name=name, shape=shape, ggml_type=ggml_type, path=self._path, offset=offset, num_bytes=num_bytes
             )
+        spans = ((tensor.offset, tensor.offset + tensor.num_bytes, tensor.name) for tensor in tensors.values())
+        overlap = find_overlap(spans)
+        if overlap is not None:
+            raise self._fault(f"is damaged: tensors {overlap[0]!r} and {overlap[1]!r} lie in the same bytes")
         return tensors
 
     def _take_tensor_info(self, index: int) -> tuple[str, tuple[int, ...], GGMLType, int]:

@@ -18,6 +18,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
+from .byte_spans import find_overlap
 from .json_reader import read_json_object
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -114,6 +115,12 @@ def _read_file(path: Path) -> dict[str, TensorLocation]:
         if name == "__metadata__":
             continue
         table[name] = _location(path, name, entry, data_start, file_bytes)
+    overlap = find_overlap((location.begin, location.end, name) for name, location in table.items())
+    if overlap is not None:
+        raise ConfigError(
+            f"{path}: is damaged: its header gives some bytes to two tensors, {overlap[0]!r} and {overlap[1]!r}; fetch "
+            "it again"
+        )
     return table
 
 

@@ -143,6 +143,11 @@ def test_defaults_of_absent_metadata(tmp_path: Path) -> None:
     assert config.tie_word_embeddings
 
 
+@pytest.mark.parametrize("stated", [True, False])
+def test_output_layer_is_the_embedding_where_the_file_has_none_whatever_it_states(tmp_path: Path, stated: bool) -> None:
+    assert read(tmp_path, lambda writer: writer.add_bool("llama.tie_word_embeddings", stated)).tie_word_embeddings
+
+
 @pytest.mark.parametrize(
     "key",
     [

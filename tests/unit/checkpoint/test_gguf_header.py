@@ -160,6 +160,9 @@ def test_impossible_tensors_are_named(tmp_path: Path) -> None:
     assert "a dimension of 0" in fault(tensor_info("w", (0, 4), 0, 0))
     assert "not a multiple of 32" in fault(tensor_info("w", (4,), 0, 4))
     assert "truncated: tensor 'w' ends at" in fault(tensor_info("w", (1 << 40, 1 << 20), 0, 0))
+    assert "tensors 'v' and 'w' lie in the same bytes" in fault(
+        tensor_info("v", (40,), 0, 0), tensor_info("w", (4,), 0, 128)
+    )
     assert "lists tensor 'w' twice" in fault(tensor_info("w", (4,), 0, 0), tensor_info("w", (4,), 0, 0))
 
 

@@ -119,3 +119,15 @@ def test_impossible_header_is_refused(tmp_path: Path, header: bytes, message: st
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
     with pytest.raises(ConfigError, match=message):
         read_tensor_table(tmp_path)
+
+
+def test_tensors_that_share_bytes_are_refused_by_name(tmp_path: Path) -> None:
+    entries = {
+        "empty": {"dtype": "F32", "shape": [0], "data_offsets": [4, 4]},
+        "second": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+        "first": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+    }
+    header = json.dumps(entries).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    with pytest.raises(ConfigError, match=r"model\.safetensors: is damaged.*'first' and 'second'"):
+        read_tensor_table(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from pagewire.checkpoint.gguf_file import GGUFFile
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.models.registry import build_model
@@ -165,6 +166,18 @@ def test_hugging_face_checkpoint_gives_the_logits_of_transformers(family: Any, o
 def test_gguf_file_gives_the_logits_of_its_unpacked_weights(family: Any, quant: str, options: dict[str, Any]) -> None:
     tiny = tiny_gguf(family, quant, **options)
     assert relative_error(tiny.path, tiny.reference) <= MAX_ERROR
+
+
+def test_gguf_file_without_an_output_layer_rotates_by_the_factors_that_it_holds(tmp_path: Path) -> None:
+    tiny = tiny_gguf("llama", "F16", rope_scaling=LLAMA3, tie_word_embeddings=True)
+    with GGUFFile(tiny.path) as file:
+        assert "rope_freqs.weight" in file.tensors
+        assert "output.weight" not in file.tensors
+    assert relative_error(tiny.path, tiny.reference) <= MAX_ERROR
+    unscaled = Path(shutil.copytree(tiny.reference, tmp_path / "model"))
+    config = json.loads((unscaled / "config.json").read_text())
+    (unscaled / "config.json").write_text(json.dumps(config | {"rope_scaling": None}))
+    assert relative_error(tiny.path, unscaled) > 1000 * MAX_ERROR
 
 
 def test_window_that_the_configuration_switches_off_is_no_window(tmp_path: Path) -> None:
