@@ -9,15 +9,14 @@ from pagewire.ipc.errors import ConfigError
 from ..ggml_types import GGMLType
 from ..gguf_file import GGUFFile
 from ..model_config import ModelConfig
-from ..quantization.quantization_config import QuantizationConfig
-from ..quantization.schemes import AWQScheme, Fp8Scheme, GPTQScheme, Int8Scheme, PackedIntScheme, RoundedScheme
-from .weights import WeightBits, WeightFormat, format_bits
+from .packed_bits import packed_bits
+from .weights import WeightBits, format_bits
 
 # Bits of a weight in the layout that the loader brings a type into, which may have more than the file.
 _GGML_BITS = {
     GGMLType.F32: 16.0, GGMLType.F16: 16.0, GGMLType.BF16: 16.0, GGMLType.Q4_0: 5.0, GGMLType.Q4_1: 5.0,
     GGMLType.Q4_K: 5.0, GGMLType.Q5_0: 8.5, GGMLType.Q8_0: 8.5, GGMLType.Q5_1: 9.0, GGMLType.Q5_K: 9.0,
-    GGMLType.Q6_K: 9.0,
+    GGMLType.Q6_K: 9.0, GGMLType.Q3_K: 9.0, GGMLType.Q2_K: 10.0, GGMLType.IQ4_NL: 8.5, GGMLType.IQ4_XS: 8.5,
 }  # fmt: skip
 
 
@@ -25,12 +24,12 @@ def stored_bits(model: ModelConfig) -> WeightBits:
     """Return the bits of a checkpoint's weights as they are loaded.
 
     Raises:
-        ConfigError: its quantization is not known; the remedy is to name a format.
+        ConfigError: a GGUF file has a type that can't be loaded; the remedy is to name a format.
     """
     if model.file_format == "gguf":
         return _gguf_bits(Path(model.model_path))
     if model.quantization is not None:
-        return format_bits(_quantized_format(model.quantization))
+        return packed_bits(model, model.quantization)
     # The engine rounds float32 checkpoints on a GPU: its matrix units take 16 bits.
     return format_bits("float16" if model.dtype == "float16" else "bfloat16")
 
@@ -58,15 +57,3 @@ def _ggml_bits(path: Path, name: str, ggml_type: GGMLType) -> float:
     if bits is None:
         raise ConfigError(f"{path}: {name} has the type {ggml_type.name}, which is not supported; give --weights.")
     return bits
-
-
-def _quantized_format(quantization: QuantizationConfig) -> WeightFormat:
-    match quantization.default:
-        case Fp8Scheme() | RoundedScheme(to="fp8"):
-            return "fp8"
-        case GPTQScheme(bits=4) | AWQScheme() | PackedIntScheme(bits=4):
-            return "int4"
-        case GPTQScheme() | PackedIntScheme() | Int8Scheme() | RoundedScheme():
-            return "int8"
-        case None:
-            return "bfloat16"

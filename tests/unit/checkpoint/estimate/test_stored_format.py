@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.stored_format import stored_bits
-from pagewire.checkpoint.estimate.weights import format_bits
+from pagewire.checkpoint.estimate.weights import WeightBits, format_bits
+from pagewire.checkpoint.ggml_types import GGMLType
+from pagewire.checkpoint.json_reader import JSONReader
 from pagewire.checkpoint.loading import load_model_config
-from pagewire.ipc.errors import ConfigError
+from pagewire.checkpoint.quantization.read_config import read_quantization
+from pagewire.gpu_executor.formats.gguf_dequantize import SUPPORTED_TYPES
+from pagewire.gpu_executor.formats.gguf_grouped import bytes_per_value
 from tests.support.tiny_model import tiny_gguf
 
 
@@ -31,40 +37,76 @@ def test_gguf_of_several_types_takes_their_average() -> None:
     assert bits.embedding == 8.5
 
 
+@pytest.mark.parametrize("ggml_type", sorted(SUPPORTED_TYPES), ids=lambda ggml_type: ggml_type.name)
+def test_every_type_that_can_be_loaded_takes_the_bits_of_its_layout(ggml_type: GGMLType) -> None:
+    in_groups = bytes_per_value(ggml_type)
+    bits = stored_bits(load_model_config(tiny_gguf("qwen2", ggml_type.name).path)).layers
+    assert bits == (16 if in_groups is None else 8 * in_groups)
+
+
+def quantized(quantization: dict[str, object], **changes: object) -> WeightBits:
+    """The bits of Llama 3 8B with such a quantization_config."""
+    stated = JSONReader(Path("config.json"), {"quantization_config": quantization})
+    shape = SHAPES["llama-3-8b"].config
+    return stored_bits(msgspec.structs.replace(shape, quantization=read_quantization(stated), **changes))
+
+
+def compressed(file_format: str, *, ignore: tuple[str, ...] = ("lm_head",), **weights: object) -> dict[str, object]:
+    group = {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": file_format,
+        "config_groups": {"group_0": group},
+        "ignore": list(ignore),
+    }
+
+
+GPTQ = {"quant_method": "gptq", "group_size": 128, "desc_act": False}
+BY_GROUP = {"strategy": "group", "group_size": 128}
+
+
 @pytest.mark.parametrize(
-    ("quantization", "name"),
+    ("quantization", "name", "bits"),
     [
-        ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "awq", "bits": 4}, "int4"),
-        ({"quant_method": "gptq", "bits": 8}, "int8"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
-            },
-            "fp8",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
-            },
-            "int4",
-        ),
+        ({"quant_method": "fp8"}, "fp8", 8),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", 8),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "int4", 5),
+        ({**GPTQ, "bits": 4, "sym": True}, "int4", 5),
+        ({**GPTQ, "bits": 4, "sym": False}, "int4", 5),
+        ({**GPTQ, "bits": 8, "sym": True}, "int8", 8.5),
+        ({**GPTQ, "bits": 8, "sym": False}, "int8", 9),
+        (compressed("float-quantized", num_bits=8, type="float", strategy="channel"), "fp8", 8),
+        (compressed("pack-quantized", num_bits=4, type="int", **BY_GROUP), "int4", 5),
+        (compressed("pack-quantized", num_bits=8, type="int", **{**BY_GROUP, "symmetric": False}), "int8", 9),
+        (compressed("int-quantized", num_bits=8, type="int", strategy="channel"), "int8", 8.5),
     ],
 )
-def test_a_quantized_checkpoint_says_its_format(quantization: dict[str, object], name: str) -> None:
-    config = msgspec.structs.replace(SHAPES["llama-3-8b"].config, quantization=quantization)
-    assert stored_bits(config).name == name
+def test_packed_weights_take_the_bits_of_the_layout_that_they_are_loaded_into(
+    quantization: dict[str, object], name: str, bits: float
+) -> None:
+    found = quantized(quantization)
+    assert (found.name, found.layers, found.embedding, found.output) == (name, bits, 16, 16)
 
 
-@pytest.mark.parametrize("quantization", [{"quant_method": "aqlm"}, {"config_groups": []}, {"bits": 3}])
-def test_an_unknown_quantization_is_refused_with_a_remedy(quantization: dict[str, object]) -> None:
-    config = msgspec.structs.replace(SHAPES["llama-3-8b"].config, quantization=quantization)
-    with pytest.raises(ConfigError, match="--weights int4"):
-        stored_bits(config)
+def test_layers_that_are_left_plain_count_with_their_16_bits() -> None:
+    some = compressed("pack-quantized", ignore=("lm_head", "re:.*down_proj"), num_bits=4, type="int", **BY_GROUP)
+    shape = SHAPES["llama-3-8b"].config
+    down = shape.intermediate_size * shape.hidden_size
+    others = 2 * down + 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim * shape.hidden_size
+    found = quantized(some)
+    assert found.layers == pytest.approx((16 * down + 5 * others) / (down + others))
+    assert found.name == "int4"
+
+
+def test_quantized_output_layer_counts_with_its_bits_unless_it_is_the_embedding() -> None:
+    everything = compressed("int-quantized", ignore=(), num_bits=8, type="int", strategy="channel")
+    assert quantized(everything).output == 8.5
+    assert quantized(everything, tie_word_embeddings=True).output == 16
+
+
+def test_layers_that_phi_stacks_go_by_their_own_names() -> None:
+    some = compressed("pack-quantized", ignore=("lm_head", "re:.*gate_up_proj"), num_bits=4, type="int", **BY_GROUP)
+    assert quantized(some, architecture="Phi3ForCausalLM").layers > quantized(some).layers == 5
 
 
 def test_float32_checkpoints_count_as_16_bits() -> None:
