@@ -17,6 +17,8 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.host_limits import HostLimits
+from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
+from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
 from pagewire.gpu_executor.kv_cache_spec import KVScales, choose_scales
 from pagewire.gpu_executor.loading import LoadedExecutor, StartupClock, load_executor
 from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions
@@ -42,9 +44,9 @@ def with_scales(tmp_path: Path, scales: Mapping[str, torch.Tensor], layers: rang
     return directory
 
 
-def load(path: Path, kv_cache_dtype: str = "fp8") -> LoadedExecutor:
+def load(path: Path, kv_cache_dtype: str = "fp8", kernels: str = "reference") -> LoadedExecutor:
     config = EngineConfig(
-        model=ModelOptions(model_path=str(path), device="cpu", kernels="reference", max_model_len=64),
+        model=ModelOptions(model_path=str(path), device="cpu", kernels=kernels, max_model_len=64),  # type: ignore[arg-type]
         cache=CacheConfig(kv_cache_dtype=kv_cache_dtype, num_gpu_blocks_override=8),  # type: ignore[arg-type]
     )
     return load_executor(LoadModel(executor_epoch=1, config=config), HostLimits(), StartupClock())
@@ -126,15 +128,21 @@ def test_dummy_weights_have_no_scales() -> None:
     assert {layer.key_scale for layer in loaded.runner.kv_cache.layers} == {1.0}
 
 
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
 @pytest.mark.parametrize(("kv_cache_dtype", "dtype"), [("fp8", torch.float8_e4m3fn), ("fp8_e5m2", torch.float8_e5m2)])
 def test_answers_are_those_of_keys_and_values_rounded_at_their_scales(
-    tmp_path: Path, kv_cache_dtype: str, dtype: torch.dtype
+    tmp_path: Path, kv_cache_dtype: str, dtype: torch.dtype, kernels: str
 ) -> None:
+    if kernels == "cpu":
+        try:
+            CpuOps(num_threads=1)
+        except LibraryMissing as exc:
+            pytest.skip(str(exc))
     # So small that large keys and values are cut off at the largest number of the cache: scales of 1 would show.
     scales = KVScales(0.002, 0.0005) if dtype == torch.float8_e4m3fn else KVScales(2e-5, 1e-5)
     path = with_scales(tmp_path, {"k_scale": torch.tensor(scales.key), "v_scale": torch.tensor(scales.value)})
     row = Row(1, PROMPT, Sampling(temperature=0.0, num_logprobs=20), [1, 2, 3])
-    RunnerDriver(load(path, kv_cache_dtype).runner).run([row], num_tokens=1)
+    RunnerDriver(load(path, kv_cache_dtype, kernels).runner).run([row], num_tokens=1)
     (drawn,) = row.results[-1].logprobs
     ours = dict(zip(drawn.top_token_ids, drawn.top_logprobs, strict=True))
     assert relative_difference(ours, reference_logprobs(dtype, scales)) < MAX_ERROR

@@ -33,7 +33,6 @@ def test_flags_for_a_gpu_that_a_cpu_meets_anyway_are_accepted(kernels: str) -> N
     [
         ({"kernels": "cpu", "attention_backend": "triton"}, {}, "--attention-backend"),
         ({"kernels": "reference", "attention_backend": "flashinfer"}, {}, "--attention-backend"),
-        ({"kernels": "cpu"}, {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype"),
         ({"device": "cuda", "kernels": "cpu"}, {}, "--"),
     ],
 )

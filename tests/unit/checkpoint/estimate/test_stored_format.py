@@ -51,7 +51,9 @@ def quantized(quantization: dict[str, object], **changes: object) -> WeightBits:
     return stored_bits(msgspec.structs.replace(shape, quantization=read_quantization(stated), **changes))
 
 
-def compressed(file_format: str, *, ignore: tuple[str, ...] = ("lm_head",), **weights: object) -> dict[str, object]:
+def compressed(
+    file_format: str, weights: dict[str, object], ignore: tuple[str, ...] = ("lm_head",)
+) -> dict[str, object]:
     group = {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}
     return {
         "quant_method": "compressed-tensors",
@@ -62,7 +64,8 @@ def compressed(file_format: str, *, ignore: tuple[str, ...] = ("lm_head",), **we
 
 
 GPTQ = {"quant_method": "gptq", "group_size": 128, "desc_act": False}
-BY_GROUP = {"strategy": "group", "group_size": 128}
+IN_4_BITS: dict[str, object] = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+IN_8_BITS: dict[str, object] = {"num_bits": 8, "type": "int", "strategy": "channel"}
 
 
 @pytest.mark.parametrize(
@@ -75,10 +78,10 @@ BY_GROUP = {"strategy": "group", "group_size": 128}
         ({**GPTQ, "bits": 4, "sym": False}, "int4", 5),
         ({**GPTQ, "bits": 8, "sym": True}, "int8", 8.5),
         ({**GPTQ, "bits": 8, "sym": False}, "int8", 9),
-        (compressed("float-quantized", num_bits=8, type="float", strategy="channel"), "fp8", 8),
-        (compressed("pack-quantized", num_bits=4, type="int", **BY_GROUP), "int4", 5),
-        (compressed("pack-quantized", num_bits=8, type="int", **{**BY_GROUP, "symmetric": False}), "int8", 9),
-        (compressed("int-quantized", num_bits=8, type="int", strategy="channel"), "int8", 8.5),
+        (compressed("float-quantized", {**IN_8_BITS, "type": "float"}), "fp8", 8),
+        (compressed("pack-quantized", IN_4_BITS), "int4", 5),
+        (compressed("pack-quantized", {**IN_4_BITS, "num_bits": 8, "symmetric": False}), "int8", 9),
+        (compressed("int-quantized", IN_8_BITS), "int8", 8.5),
     ],
 )
 def test_packed_weights_take_the_bits_of_the_layout_that_they_are_loaded_into(
@@ -89,7 +92,7 @@ def test_packed_weights_take_the_bits_of_the_layout_that_they_are_loaded_into(
 
 
 def test_layers_that_are_left_plain_count_with_their_16_bits() -> None:
-    some = compressed("pack-quantized", ignore=("lm_head", "re:.*down_proj"), num_bits=4, type="int", **BY_GROUP)
+    some = compressed("pack-quantized", IN_4_BITS, ("lm_head", "re:.*down_proj"))
     shape = SHAPES["llama-3-8b"].config
     down = shape.intermediate_size * shape.hidden_size
     others = 2 * down + 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim * shape.hidden_size
@@ -99,13 +102,13 @@ def test_layers_that_are_left_plain_count_with_their_16_bits() -> None:
 
 
 def test_quantized_output_layer_counts_with_its_bits_unless_it_is_the_embedding() -> None:
-    everything = compressed("int-quantized", ignore=(), num_bits=8, type="int", strategy="channel")
+    everything = compressed("int-quantized", IN_8_BITS, ())
     assert quantized(everything).output == 8.5
     assert quantized(everything, tie_word_embeddings=True).output == 16
 
 
 def test_layers_that_phi_stacks_go_by_their_own_names() -> None:
-    some = compressed("pack-quantized", ignore=("lm_head", "re:.*gate_up_proj"), num_bits=4, type="int", **BY_GROUP)
+    some = compressed("pack-quantized", IN_4_BITS, ("lm_head", "re:.*gate_up_proj"))
     assert quantized(some, architecture="Phi3ForCausalLM").layers > quantized(some).layers == 5
 
 
