@@ -74,7 +74,7 @@ ERRORS: tuple[PlantedError, ...] = (
             "tl.fma(weight, before, tl.sum(weights, axis=1))",
             "weight + tl.sum(weights, axis=1)",
         ),
-        ("the soft cap is an eighth too narrow", "logits = soft_cap - 2.0", "logits = 0.875 * soft_cap - 2.0"),
+        ("the soft cap is an eighth too narrow", "soft_cap - 2.0 * soft_cap", "soft_cap - 1.75 * soft_cap"),
         tests="test_paged_attention",
     ),
     *_slips(
@@ -120,6 +120,11 @@ ERRORS: tuple[PlantedError, ...] = (
         ("the gate is linear", "gate / (1.0 + tl.exp(-exponent)) * up", "gate * up"),
         ("the cube is forgotten", "gate * (1.0 + 0.044715 * gate * gate)", "gate"),
         ("another row is read", "row * (2 * SIZE)", "row * SIZE"),
+    ),
+    *_slips(
+        "bound_logits",
+        ("the scale is forgotten", ".to(tl.float32) * scale", ".to(tl.float32)"),
+        ("the cap is an eighth too narrow", "soft_cap - 2.0 * soft_cap", "soft_cap - 1.75 * soft_cap"),
     ),
     *_slips(
         "unpack",

@@ -78,6 +78,14 @@ def test_draws_that_top_p_does_not_leave_are_repeated():
     assert sum(one != other for one, other in zip(expected[0], unfiltered[0], strict=True)) >= 2
 
 
+def test_min_p_cuts_where_top_k_leaves_more():
+    row = torch.linspace(0, -5, 600)
+    rows = [DrawRow(row, 1.0, Filters(top_k=400, min_p=0.5), NoiseKey(seed, 0, 0), 4) for seed in range(3)]
+    drawn = OPS.draw(rows)
+    assert drawn == reference_draws.draw(rows)
+    assert all(token < 84 for tokens in drawn for token in tokens)  # 0.69 below the best: half its probability
+
+
 def test_ties_are_cut_by_the_lower_id():
     row = torch.zeros(700)
     row[300:] = 1.0
