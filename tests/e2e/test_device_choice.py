@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow  # each test starts an engine
         (["--device", "cuda"], ["--device cuda", "--device cpu"]),
         (["--kernels", "triton"], ["--kernels triton", "--device cpu"]),
         (["--device", "cpu", "--attention-backend", "flashinfer"], ["--attention-backend flashinfer", "leave it out"]),
-        (["--device", "cpu", "--kernels", "cpu", "--kv-cache-dtype", "fp8"], ["--kv-cache-dtype fp8", "leave it out"]),
     ],
 )
 def test_what_the_machine_lacks_is_refused_in_one_line(flags: list[str], texts: list[str]) -> None:
