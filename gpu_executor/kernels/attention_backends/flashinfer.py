@@ -69,14 +69,17 @@ class FlashInfer:
             query.shape[2],
             query.dtype,
             kv_cache.key.dtype,
-            scale * kv_cache.key_scale,
+            scale,
             sliding_window,
             soft_cap,
         )
         if plan not in self._planned:
             self._make_plan(plan, metadata)
             self._planned.add(plan)
-        output: Tensor = self._wrappers[plan].run(query, (kv_cache.key, kv_cache.value))
+        # Scales of the cache are a layer's own: in the plan they would make each layer a kind for itself, with a plan a
+        # step and a workspace.
+        scaled = query if kv_cache.key_scale == 1.0 else query * kv_cache.key_scale
+        output: Tensor = self._wrappers[plan].run(scaled, (kv_cache.key, kv_cache.value))
         return output if kv_cache.value_scale == 1.0 else output * kv_cache.value_scale
 
     def _make_plan(self, plan: _Plan, metadata: ForwardMetadata) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pagewire.gpu_executor.kernels.attention_backends.flash_attn import FlashAttention
 from pagewire.gpu_executor.kernels.attention_backends.flashinfer import FlashInfer
 from pagewire.ipc.errors import ConfigError
-from tests.support.paged_requests import PagedRequests
+from tests.support.paged_requests import PagedRequests, reference_attention
 
 PARTS = [(0, 69, 1), (1, 30, 7), (2, 13, 17)]
 LENGTHS = [70, 37, 30]
@@ -136,6 +136,22 @@ def test_layers_of_a_kind_share_a_plan_and_steps_do_not() -> None:
             library.attend(query, cache, step, scale=1.0, sliding_window=None, soft_cap=None)
     (wrapper,) = library._wrappers.values()
     assert wrapper.num_plans == 2
+
+
+def test_layers_with_scales_of_their_own_share_a_plan_and_are_scaled_by_them() -> None:
+    library = FlashInfer(torch.device("cpu"))
+    layers = [
+        PagedRequests(LENGTHS, (4, 2, 64), dtype=torch.float16, kv_dtype=torch.float8_e4m3fn, scales=scales)
+        for scales in ((0.03, 1.7), (0.1, 0.5))
+    ]
+    step = layers[0].step(PARTS)[2]
+    for layer in layers:
+        query, cache, _ = layer.step(PARTS)
+        output = library.attend(query, cache, step, scale=layer.scale, sliding_window=None, soft_cap=None)
+        expected = reference_attention(query, cache, step, scale=layer.scale, window=None, cap=None)
+        torch.testing.assert_close(output.float(), expected, atol=3e-3, rtol=3e-3)
+    (wrapper,) = library._wrappers.values()
+    assert wrapper.num_plans == 1
 
 
 def test_layers_of_a_step_share_where_requests_begin_and_steps_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
