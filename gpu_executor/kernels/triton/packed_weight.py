@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layouts import GROUP_SIZE, Fp8Weight, Int4Weight, Int8Weight, LinearWeight
+from ..layouts import FP8_TILE, GROUP_SIZE, Fp8Weight, Int4Weight, Int8Weight, LinearWeight
 
 ROW_MULTIPLE = 128
 """Rows are padded with zeros to a multiple of it: no tile of rows needs a mask."""
@@ -152,8 +152,16 @@ def pack_fp8(weight: Fp8Weight) -> PackedWeight:
     """Pack an fp8 weight; a scale a tile becomes one a row and tile of channels.
 
     A row with a NaN has NaN as its scale: kernels take the bits of a NaN for those of 480.
+
+    Raises:
+        ValueError: tiles are narrower than a row and not FP8_TILE columns wide: kernels look for a scale a step of that
+            many channels.
     """
     num_rows, in_features = weight.codes.shape
+    if weight.tile_columns < in_features and weight.tile_columns != FP8_TILE:
+        raise ValueError(
+            f"tiles of {weight.tile_columns} columns: kernels take {FP8_TILE}, or all {in_features} of a row"
+        )
     codes = weight.codes.view(torch.uint8)
     num_groups = -(-in_features // GROUP_SIZE)
     padded = F.pad(codes, (0, num_groups * GROUP_SIZE - in_features)).view(num_rows, num_groups, GROUP_SIZE)

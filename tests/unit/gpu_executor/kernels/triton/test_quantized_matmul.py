@@ -171,6 +171,11 @@ def test_infinity_and_nan_show_in_their_row_alone() -> None:
     assert torch.equal(out[[0, 1, 3, 5]], expected[[0, 1, 3, 5]])
 
 
+def test_fp8_tiles_of_another_width_than_kernels_look_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="tiles of 64 columns: kernels take 128, or all 140 of a row"):
+        pack_fp8(random_fp8(37, 140, 64, 64))
+
+
 def test_nan_of_an_fp8_weight_shows_in_its_channel_alone() -> None:
     weight = random_fp8(37, 140, 128, 128)
     x = random_rows(3, 140)
