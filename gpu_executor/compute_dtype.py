@@ -81,7 +81,7 @@ def resolve_dtype(
 
 
 def resolve_kv_dtype(
-    requested: str, model_dtype: torch.dtype, device: torch.device, ops: Ops, *, has_bfloat16: bool
+    requested: str, model_dtype: torch.dtype, device: torch.device, *, has_bfloat16: bool
 ) -> torch.dtype:
     """Return the dtype of cached keys and values; "auto" is float16 on a CPU, else the model's; "fp8" is e4m3.
 
@@ -91,21 +91,14 @@ def resolve_kv_dtype(
         requested: "auto", the name of a float dtype, "fp8", "fp8_e4m3" or "fp8_e5m2".
         model_dtype: of activations.
         device: where the cache lies.
-        ops: the kernels.
         has_bfloat16: whether that device multiplies bf16 in hardware.
 
     Raises:
-        ConfigError: the kernels or the device can't keep such a cache.
+        ConfigError: the device can't keep such a cache.
     """
     if requested == "auto":
         return torch.float16 if device.type == "cpu" else model_dtype
     dtype = _KV_DTYPES[requested]
-    if dtype.itemsize == 1 and not ops.has_fp8_kv_cache:
-        raise ConfigError(
-            f"--kv-cache-dtype {requested}: the {ops.name} kernels keep no 8-bit keys and values; leave it out, or "
-            "give --device cuda or --kernels reference.",
-            param="kv_cache_dtype",
-        )
     if device.type != "cpu":
         _check_bfloat16(f"--kv-cache-dtype {requested}", dtype, "kv_cache_dtype", has_bfloat16=has_bfloat16)
     return dtype

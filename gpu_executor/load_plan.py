@@ -115,7 +115,7 @@ def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
     logger.info("kernels: %s on %s", ops.describe(), device.name)
     weight_dtype = resolve_dtype(options.dtype, model, torch_device, ops, has_bfloat16=has_bfloat16)
     dtype = compute_dtype(weight_dtype, ops)
-    kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, dtype, torch_device, ops, has_bfloat16=has_bfloat16)
+    kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, dtype, torch_device, has_bfloat16=has_bfloat16)
     return LoadPlan(
         config=config,
         model=model,

@@ -35,7 +35,6 @@ class Ops(SamplingOps, ABC):
         has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
         draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
             tokens are drawn there, and the next step takes them from there.
-        has_fp8_kv_cache: keys and values may be stored in 8 bits, e4m3 or e5m2.
         can_be_captured: what an op launches follows from shapes and host numbers alone, never from what tensors hold,
             so that a CUDA graph may keep it.
     """
@@ -45,7 +44,6 @@ class Ops(SamplingOps, ABC):
     has_float32_activations: bool = False
     has_own_threads: bool = False
     draws_on_device: bool = False
-    has_fp8_kv_cache: bool = True
     can_be_captured: bool = False
 
     def describe(self) -> str:
@@ -153,7 +151,9 @@ class Ops(SamplingOps, ABC):
 
     @abstractmethod
     def store_kv(self, key: Tensor, value: Tensor, kv_cache: LayerKVCache, slot_mapping: Tensor) -> None:
-        """Write each token's key and value into its slot, rounded to the cache's dtype.
+        """Write each token's key and value into its slot, divided by the cache's scale and rounded to its dtype.
+
+        What is beyond an 8-bit dtype's largest number becomes that number.
 
         Args:
             key: [num_tokens, num_kv_heads, head_dim], compute dtype; `value` alike.
@@ -183,7 +183,7 @@ class Ops(SamplingOps, ABC):
             kv_cache: the layer's paged memory, any float dtype; slots that hold none of the request's tokens may
                 contain anything, NaN included.
             metadata: block_tables, query_start_loc, seq_lens.
-            scale: logit multiplier, 1 / sqrt(head_dim).
+            scale: logit multiplier, mostly 1 / sqrt(head_dim).
             sliding_window: keys a token sees, its own included; None: all before it.
             soft_cap: bound of the scaled logits: soft_cap * tanh(logit / soft_cap); None: unbounded.
 
@@ -277,7 +277,8 @@ class Ops(SamplingOps, ABC):
             metadata: the step.
 
         Returns:
-            This block's output, not yet added (a rank's partial sum, were the weights sharded), and the residual.
+            This block's output, not yet added, and the residual. Were the weights sharded, ranks would add up what the
+            output projection gives, before `_finish_block` norms it.
         """
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)

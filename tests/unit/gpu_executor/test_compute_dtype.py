@@ -59,10 +59,10 @@ def test_bfloat16_asked_of_a_gpu_without_it_is_refused_with_the_remedy() -> None
     with pytest.raises(ConfigError, match=r"--dtype bfloat16: .*8\.0.*give float16"):
         resolve_dtype("bfloat16", config, GPU, ops, has_bfloat16=False)
     with pytest.raises(ConfigError, match=r"--kv-cache-dtype bfloat16: .*give float16"):
-        resolve_kv_dtype("bfloat16", torch.float16, GPU, ops, has_bfloat16=False)
+        resolve_kv_dtype("bfloat16", torch.float16, GPU, has_bfloat16=False)
     # A CPU converts what it has no instructions for.
     assert resolve_dtype("bfloat16", config, CPU, ops, has_bfloat16=False) == torch.bfloat16
-    assert resolve_kv_dtype("bfloat16", torch.float32, CPU, ops, has_bfloat16=False) == torch.bfloat16
+    assert resolve_kv_dtype("bfloat16", torch.float32, CPU, has_bfloat16=False) == torch.bfloat16
 
 
 def test_unknown_dtype_lists_the_known_ones() -> None:
@@ -84,18 +84,9 @@ def test_the_cache_has_the_models_dtype_on_a_gpu_unless_another_is_asked_for(
     requested: str, on_cpu: torch.dtype, on_gpu: torch.dtype, name: str | None
 ) -> None:
     for device, expected in ((CPU, on_cpu), (GPU, on_gpu)):
-        dtype = resolve_kv_dtype(requested, torch.bfloat16, device, ReferenceOps(), has_bfloat16=True)
+        dtype = resolve_kv_dtype(requested, torch.bfloat16, device, has_bfloat16=True)
         assert dtype == expected
         assert name is None or dtype_name(dtype) == name
-
-
-def test_kernels_without_8_bit_caches_refuse_them_with_the_remedy() -> None:
-    class Ops(ReferenceOps):
-        name = "cpu"
-        has_fp8_kv_cache = False
-
-    with pytest.raises(ConfigError, match=r"--kv-cache-dtype fp8_e5m2: the cpu kernels .*--device cuda"):
-        resolve_kv_dtype("fp8_e5m2", torch.float32, CPU, Ops(), has_bfloat16=True)
 
 
 class Float32Ops(ReferenceOps):
