@@ -11,7 +11,9 @@ import io
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -32,45 +34,65 @@ _PROMPT_TOKENS = 9
 # Two layers round each number some dozen times, and what is rounded goes through products and softmaxes again.
 _ROUNDED_OFTEN = 30.0
 
-FORMATS = {
-    "plain": (),
-    "compressed-tensors, 4 bits": ("--to", "int4"),
-    "gptq, 4 bits in groups of 128": ("--to", "int4", "--format", "gptq", "--group-size", "128"),
-    "compressed-tensors, 8 bits": ("--to", "int8"),
-    "compressed-tensors, fp8": ("--to", "fp8"),
+# Numbers that are exact in what a device computes in; rows of several groups of 128.
+_LLAMA = TinyModelSpec(hidden_size=256, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=512, dtype="float16")
+# Soft caps, a window that cuts, norms after blocks and with float32 weights, GELU.
+_GEMMA = msgspec.structs.replace(
+    _LLAMA, family="gemma2", sliding_window=5, attention_soft_cap=3.0, logit_soft_cap=5.0, tie_word_embeddings=True
+)
+
+
+class CheckpointKind(NamedTuple):
+    """A checkpoint that is run.
+
+    Attributes:
+        options: of `pagewire quantize`; none: as it was written.
+        spec: the model.
+    """
+
+    options: tuple[str, ...] = ()
+    spec: TinyModelSpec = _LLAMA
+
+
+CHECKPOINTS = {
+    "plain": CheckpointKind(),
+    "plain gemma2": CheckpointKind(spec=_GEMMA),
+    "compressed-tensors, 4 bits": CheckpointKind(("--to", "int4")),
+    "compressed-tensors, 4 bits without zero points": CheckpointKind(("--to", "int4", "--symmetric")),
+    "gptq, 4 bits in groups of 128": CheckpointKind(("--to", "int4", "--format", "gptq", "--group-size", "128")),
+    "compressed-tensors, 8 bits": CheckpointKind(("--to", "int8")),
+    "compressed-tensors, fp8": CheckpointKind(("--to", "fp8")),
 }
-"""What is run: options of `pagewire quantize` by name."""
+"""What is run, by name."""
 
 
 def checkpoint_cases(ops: Ops, setting: Setting, dtype: torch.dtype) -> Iterator[Case]:
-    """Yield a comparison for each format.
+    """Yield a comparison for each checkpoint.
 
     Args:
         ops: on the device.
         setting: where to write, and the device.
         dtype: that the device's model computes in.
     """
-    for name, options in FORMATS.items():
-        yield Case("checkpoint", name, _ROUNDED_OFTEN, partial(_logits_of_both, ops, setting, dtype, options))
+    for name, kind in CHECKPOINTS.items():
+        yield Case("checkpoint", name, _ROUNDED_OFTEN, partial(_logits_of_both, ops, setting, dtype, kind))
 
 
-def _logits_of_both(ops: Ops, setting: Setting, dtype: torch.dtype, options: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    path = _write(setting.directory / f"tiny{'-'.join(options)}", options)
+def _logits_of_both(ops: Ops, setting: Setting, dtype: torch.dtype, kind: CheckpointKind) -> tuple[Tensor, Tensor]:
+    path = _write(setting.directory / f"tiny-{kind.spec.family}{'-'.join(kind.options)}", kind)
     return (
         _logits(path, ops, dtype, torch.device(setting.device)),
         _logits(path, ReferenceOps(), torch.float32, torch.device("cpu")),
     )
 
 
-def _write(directory: Path, options: tuple[str, ...]) -> Path:
+def _write(directory: Path, kind: CheckpointKind) -> Path:
     plain = directory / "plain"
-    # Rows of several groups of 128, and numbers that are exact in what a device computes in.
-    spec = TinyModelSpec(hidden_size=256, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=512, dtype="float16")
-    write_hugging_face(spec, plain)
-    if not options:
+    write_hugging_face(kind.spec, plain)
+    if not kind.options:
         return plain
     with contextlib.redirect_stdout(io.StringIO()):
-        code = quantize([str(plain), "--out", str(directory / "packed"), *options])
+        code = quantize([str(plain), "--out", str(directory / "packed"), *kind.options])
     assert code == 0, "the tiny model can't be quantized"
     return directory / "packed"
 

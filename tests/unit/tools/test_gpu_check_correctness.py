@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
 from tools.gpu_check.comparison import Case, check, relative_error
 from tools.gpu_check.correctness import OpCases
-from tools.gpu_check.correctness_checkpoints import FORMATS, checkpoint_cases
+from tools.gpu_check.correctness_checkpoints import CHECKPOINTS, checkpoint_cases
 from tools.gpu_check.correctness_draws import draw_checks, is_same
 from tools.gpu_check.correctness_products import ProductCases
 from tools.gpu_check.inputs import Inputs
@@ -159,19 +160,26 @@ class FloatOps(ReferenceOps):
 
 def test_quantized_checkpoints_are_loaded_and_run(setting: Setting):
     checks = [check(case, torch.float16) for case in checkpoint_cases(FloatOps(), setting, torch.float16)]
-    assert [one.case for one in checks] == [f"{name}, float16" for name in FORMATS]
+    assert [one.case for one in checks] == [f"{name}, float16" for name in CHECKPOINTS]
     assert [one for one in checks if not one.passed] == []
 
 
-def test_a_checkpoint_whose_weights_are_off_is_found(setting: Setting):
-    class ShiftsScales(FloatOps):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "spoil", [lambda scale: scale.roll(1, dims=0), lambda scale: scale * 1.03], ids=["next-row", "3-percent"]
+)
+def test_a_checkpoint_whose_weights_are_off_is_found(
+    spoil: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, setting: Setting
+):
+    class SpoilsScales(FloatOps):
         def prepare_weight(self, weight):
             if isinstance(weight, Int4Weight | Int8Weight | Fp8Weight):
-                weight = dataclasses.replace(weight, scale=weight.scale.roll(1, dims=0))
+                weight = dataclasses.replace(weight, scale=spoil(weight.scale))
             return weight
 
-    found = [check(case, torch.float16) for case in checkpoint_cases(ShiftsScales(), setting, torch.float16)]
-    assert [one.case for one in found if one.passed] == ["plain, float16"]
+    found = [check(case, dtype) for case in checkpoint_cases(SpoilsScales(), setting, dtype)]
+    assert {one.op for one in found} == {"checkpoint"}
+    assert [one.case.partition(",")[0] for one in found if one.passed] == ["plain", "plain gemma2"]
 
 
 def test_processes_share_all_comparisons(setting: Setting):
