@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..kernels.layouts import LinearWeight
+from ..kernels.layouts import GROUP_SIZE, LinearWeight
 
 
 class CheckpointTensor(Protocol):
@@ -47,6 +47,11 @@ class CheckpointTensor(Protocol):
         """
         ...
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
-        """Return about what the result of `read_matrix` takes in memory."""
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
+        """Return about what the result of `read_matrix` takes in memory once a backend has prepared it.
+
+        Args:
+            dtype: as of `read_matrix`.
+            max_scale_group: input channels that may share a stored scale; see `Ops`.
+        """
         ...

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..kernels.layouts import DenseWeight, LinearWeight
+from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 from .checkpoint_tensor import CheckpointTensor
 
 _BIAS_BOUND = 0.02
@@ -68,6 +68,6 @@ class DummyTensor:
         self.copy_to(weight)
         return DenseWeight(weight)
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
         return (dtype or self._dtype).itemsize * math.prod(self.shape)

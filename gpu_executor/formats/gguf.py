@@ -17,7 +17,7 @@ from pagewire.checkpoint.gguf_header import GGUFTensor
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.errors import ConfigError
 
-from ..kernels.layouts import DenseWeight, LinearWeight
+from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 from .checkpoint_tensor import CheckpointTensor
 from .gguf_dequantize import SUPPORTED_TYPES, dequantize
 from .gguf_grouped import bytes_per_value, convert
@@ -95,7 +95,7 @@ class GGUFCheckpointTensor:
         self.copy_to(weight)
         return DenseWeight(weight)
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
         of_one = bytes_per_value(self._tensor.ggml_type) or (dtype or self._dense_dtype).itemsize
         return int(of_one * math.prod(self.shape))

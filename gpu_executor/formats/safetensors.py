@@ -16,7 +16,7 @@ from torch import Tensor
 from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_table
 from pagewire.ipc.errors import ConfigError
 
-from ..kernels.layouts import DenseWeight, LinearWeight
+from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 
 _DTYPES = {
     "F32": torch.float32,
@@ -120,7 +120,7 @@ class SafetensorsTensor:
         self.copy_to(weight)
         return DenseWeight(weight)
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
         return (dtype or self._plain_dtype).itemsize * math.prod(self.shape)
 

@@ -1,7 +1,8 @@
 """The canonical layouts that kernels know: what a weight looks like after load, whatever file it came from.
 
 Loaders make canonical weights, row-major and easy to read; a backend may bring them into an order of its own at load
-(`Ops.prepare_weight`). A new layout (4-bit floats, say) is one more class here and one more case in each backend's `linear`.
+(`Ops.prepare_weight`). A new layout (4-bit floats, say) is one more class here and one more case in each backend's
+`linear`.
 """
 
 from __future__ import annotations

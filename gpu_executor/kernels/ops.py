@@ -20,7 +20,7 @@ from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
 from .compilation_watch import CompilationWatch
 from .draws import OutputRows
-from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
+from .layouts import GROUP_SIZE, AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
 from .sampling_ops import SamplingOps
 
 
@@ -35,6 +35,8 @@ class Ops(SamplingOps, ABC):
         has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
         draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
             tokens are drawn there, and the next step takes them from there.
+        max_scale_group: input channels of which prepared 4-bit and 8-bit weights keep a scale once where it is alike: it
+            is what a weight's size depends on. Scales of larger groups are repeated.
         can_be_captured: what an op launches follows from shapes and host numbers alone, never from what tensors hold,
             so that a CUDA graph may keep it.
     """
@@ -44,6 +46,7 @@ class Ops(SamplingOps, ABC):
     has_float32_activations: bool = False
     has_own_threads: bool = False
     draws_on_device: bool = False
+    max_scale_group: int = GROUP_SIZE
     can_be_captured: bool = False
 
     def describe(self) -> str:

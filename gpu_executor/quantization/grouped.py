@@ -40,7 +40,7 @@ class GroupedLoader(WeightLoader):
         self._shards: dict[int, LinearWeight] = {}
 
     def loaded_bytes(self, tensor: CheckpointTensor) -> int:
-        return tensor.matrix_bytes(self._dtype)
+        return tensor.matrix_bytes(self._dtype, self._ops.max_scale_group)
 
     def _read_rows(self, first_row: int, tensor: CheckpointTensor) -> None:
         self._shards[first_row] = tensor.read_matrix(self._dtype)

@@ -56,8 +56,9 @@ class AWQTensor(IntegerTensor):
         check_dtype(scales, "F16", "BF16", "F32")
         check_shape(scales, (num_groups, num_words * _CODES_PER_WORD))
         check_shape(qzeros, (num_groups, num_words))
-        super().__init__(parts.module, qweight.source, (num_words * _CODES_PER_WORD, in_features), _BITS)
-        self._group_size = scheme.group_size
+        super().__init__(
+            parts.module, qweight.source, (num_words * _CODES_PER_WORD, in_features), _BITS, scheme.group_size
+        )
         self._qweight = qweight
         self._qzeros = qzeros
         self._scales = scales

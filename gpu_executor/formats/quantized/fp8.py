@@ -11,7 +11,7 @@ from torch import Tensor
 from pagewire.checkpoint.quantization.schemes import Fp8Scheme
 from pagewire.ipc.errors import ConfigError
 
-from ...kernels.layouts import FP8_TILE, Fp8Weight, LinearWeight
+from ...kernels.layouts import FP8_TILE, GROUP_SIZE, Fp8Weight, LinearWeight
 from ...kernels.reference.dequantize import dequantize
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
@@ -89,7 +89,7 @@ class Fp8Tensor:
         """Read as it is stored; see `CheckpointTensor.read_matrix`."""
         return self._read()
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
         return self.shape[0] * self.shape[1]
 

@@ -66,7 +66,7 @@ class GPTQTensor(IntegerTensor):
         if group_index is not None:
             check_dtype(group_index, "I32", "I64")
             check_shape(group_index, (in_features,))
-        super().__init__(parts.module, qweight.source, (out_features, in_features), scheme.bits)
+        super().__init__(parts.module, qweight.source, (out_features, in_features), scheme.bits, scheme.group_size)
         self._scheme = scheme
         self._qweight = qweight
         self._qzeros = qzeros

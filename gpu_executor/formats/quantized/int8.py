@@ -77,12 +77,11 @@ class Int8Tensor(IntegerTensor):
         group_size: int | None,
         activation_scales: list[SafetensorsTensor],
     ) -> None:
-        super().__init__(module, weight.source, check_matrix(weight), _BITS)
+        super().__init__(module, weight.source, check_matrix(weight), _BITS, group_size)
         self._weight = weight
         self._scale = scale
         self._zero_point = zero_point
         self._order = order
-        self._group_size = group_size
         self._activation_scales = activation_scales
 
     def read_integers(self) -> IntegerMatrix:

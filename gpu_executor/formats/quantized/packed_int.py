@@ -70,7 +70,7 @@ class PackedIntTensor(IntegerTensor):
         zero_point: SafetensorsTensor | None,
         order: SafetensorsTensor | None,
     ) -> None:
-        super().__init__(module, packed.source, shape, scheme.bits)
+        super().__init__(module, packed.source, shape, scheme.bits, scheme.group_size)
         self._scheme = scheme
         self._packed = packed
         self._scale = scale

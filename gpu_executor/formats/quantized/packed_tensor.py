@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from ...kernels.layouts import DenseWeight, LinearWeight
+from ...kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 from .integer_matrix import IntegerMatrix
 
 logger = logging.getLogger(__name__)
 
-# Bytes of a number in the grouped layouts, scale and minimum included.
-_BYTES_OF_4_BITS = 0.5 + 4 / 32
-_BYTES_OF_8_BITS = 1 + 2 / 32
+# Bytes of a group's float16 scale, and of its minimum, which 8-bit weights mostly have none of.
+_SCALE_BYTES_OF_4_BITS = 4
+_SCALE_BYTES_OF_8_BITS = 2
 
 
 class IntegerTensor(ABC):
@@ -27,13 +27,15 @@ class IntegerTensor(ABC):
         source: the file, for error texts.
         shape: [out_features, in_features], of the weight.
         bits: of a code.
+        group_size: input channels that share a scale; None: all of a row.
     """
 
-    def __init__(self, module: str, source: str, shape: tuple[int, int], bits: int) -> None:
+    def __init__(self, module: str, source: str, shape: tuple[int, int], bits: int, group_size: int | None) -> None:
         self.name = f"{module}.weight"
         self.source = source
         self.shape: tuple[int, ...] = shape
         self._bits = bits
+        self._group_size = group_size
 
     @abstractmethod
     def read_integers(self) -> IntegerMatrix:
@@ -56,6 +58,11 @@ class IntegerTensor(ABC):
         logger.info("%s: has groups that no packed layout holds; it takes more memory as a plain matrix", self.source)
         return DenseWeight(matrix.dequantize().to(dtype or torch.float32))
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
-        return int(math.prod(self.shape) * (_BYTES_OF_4_BITS if self._bits <= 4 else _BYTES_OF_8_BITS))
+        # Backends that keep scales of larger groups once halve what they repeat: a group of 96 is three of 32.
+        group = max_scale_group
+        while group > GROUP_SIZE and self._group_size is not None and self._group_size % group:
+            group //= 2
+        of_one = 0.5 + _SCALE_BYTES_OF_4_BITS / group if self._bits <= 4 else 1 + _SCALE_BYTES_OF_8_BITS / group
+        return int(math.prod(self.shape) * of_one)

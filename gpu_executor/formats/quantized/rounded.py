@@ -101,10 +101,10 @@ class RoundedTensor:
         except ValueError as exc:
             raise ConfigError(f"{self.source}: can't be rounded to {self._to}: {exc}") from exc
 
-    def matrix_bytes(self, dtype: torch.dtype | None) -> int:
+    def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
         if not self._is_rounded:
-            return self._plain.matrix_bytes(dtype)
+            return self._plain.matrix_bytes(dtype, max_scale_group)
         return int(self.shape[0] * self.shape[1] * _BYTES_OF[self._to])
 
     @property

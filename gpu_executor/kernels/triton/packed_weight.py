@@ -40,6 +40,8 @@ ROW_MULTIPLE = 128
 UNIT_MULTIPLE = 2
 """Units likewise: a step of a product's loop takes so many."""
 _GROUPS_OF_UNIT = 2
+MAX_SCALE_GROUP = UNIT_MULTIPLE * _GROUPS_OF_UNIT * GROUP_SIZE
+"""Channels of a step: what is alike over all of them is kept once."""
 E4M3_SHIFT = 256.0
 """The bits of e4m3 read as float16, the exponent field widened by zeros, are the number divided by this."""
 _E4M3_NAN = 0x7F

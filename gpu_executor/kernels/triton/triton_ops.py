@@ -16,7 +16,7 @@ from .activation import gelu_tanh_and_mul, silu_and_mul
 from .compile_hooks import watch_compilations
 from .copy_blocks import copy_blocks
 from .embedding import embedding
-from .packed_weight import PackedWeight
+from .packed_weight import MAX_SCALE_GROUP, PackedWeight
 from .paged_attention import paged_attention
 from .products import multiply, prepare_weight
 from .rms_norm import add_rms_norm, rms_norm
@@ -37,6 +37,7 @@ class TritonOps(TritonSampling, Ops):
     name = "triton"
     keeps_quantized_weights = True
     draws_on_device = True
+    max_scale_group = MAX_SCALE_GROUP
 
     def __init__(self, device: torch.device, *, is_batch_invariant: bool, attention_backend: str) -> None:
         self._device = device

@@ -17,12 +17,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.quantization.schemes import PackedIntScheme
 from pagewire.gpu_executor.formats.writing.quantized_directory import write_quantized
+from pagewire.gpu_executor.kernels.layouts import Int4Weight
 from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.quantize_checkpoint import linear_layers, main
 from pagewire.gpu_executor.weights import load_weights
+from tests.support.one_layer import open_layer
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 from tests.support.stored_layers import StoredLayer, fp8, int8, packed_int
 from tests.support.tiny_model import tiny_checkpoint
@@ -30,6 +33,7 @@ from tools.awq_packing import AWQPacking
 
 pytest.importorskip("triton")
 
+from pagewire.gpu_executor.kernels.triton.packed_weight import ROW_MULTIPLE, pack_int4
 from pagewire.gpu_executor.kernels.triton.triton_ops import TritonOps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("poisoned_memory")]
@@ -136,6 +140,22 @@ def test_logits_are_those_of_the_reference_over_the_same_weights(tmp_path: Path,
     expected = logits_of(path, KeepingReference(), torch.float32)
     actual = logits_of(path, ops, torch.float32)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4 * expected.std().item())
+
+
+@pytest.mark.parametrize(("group_size", "bits"), [(32, 5), (64, 4.5), (96, 5), (128, 4.25), (None, 4.25)])
+def test_4_bits_are_announced_at_the_size_that_they_are_kept_in(
+    tmp_path: Path, group_size: int | None, bits: float
+) -> None:
+    weight = torch.randn(ROW_MULTIPLE, 384, generator=torch.Generator().manual_seed(0))
+    layer = packed_int(weight, bits=4, group_size=group_size)
+    scheme = PackedIntScheme(bits=4, group_size=group_size, is_symmetric=True)
+    with open_layer(tmp_path, layer.tensors, scheme) as tensors:
+        announced = tensors["weight"].matrix_bytes(None, TritonOps.max_scale_group)
+        matrix = tensors["weight"].read_matrix(None)
+        assert tensors["weight"].matrix_bytes(None) == weight.numel() * 5 / 8  # with scales repeated
+    assert isinstance(matrix, Int4Weight)
+    packed = pack_int4(matrix)
+    assert announced == packed.words.nbytes + packed.scales.nbytes == weight.numel() * bits / 8
 
 
 def test_logits_of_16_bits_are_near_those_of_32(tmp_path: Path, source: Path) -> None:
