@@ -35,8 +35,8 @@ class Ops(SamplingOps, ABC):
         has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
         draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
             tokens are drawn there, and the next step takes them from there.
-        max_scale_group: input channels of which prepared 4-bit and 8-bit weights keep a scale once where it is alike: it
-            is what a weight's size depends on. Scales of larger groups are repeated.
+        max_scale_group: input channels of which a prepared 4-bit or 8-bit weight keeps a scale once where it is alike;
+            scales of larger groups are repeated. A weight's size depends on it.
         can_be_captured: what an op launches follows from shapes and host numbers alone, never from what tensors hold,
             so that a CUDA graph may keep it.
     """
