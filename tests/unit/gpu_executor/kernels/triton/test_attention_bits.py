@@ -36,9 +36,15 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     multiply_rows_alike(monkeypatch)
 
 
-def attention(requests: PagedRequests, *, window: int | None, is_batch_invariant: bool = False) -> Attend:
+def attention(
+    requests: PagedRequests, *, window: int | None, cap: float | None = None, is_batch_invariant: bool = False
+) -> Attend:
     return functools.partial(
-        paged_attention, scale=requests.scale, sliding_window=window, is_batch_invariant=is_batch_invariant
+        paged_attention,
+        scale=requests.scale,
+        sliding_window=window,
+        soft_cap=cap,
+        is_batch_invariant=is_batch_invariant,
     )
 
 
@@ -47,25 +53,27 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("is_batch_invariant", [False, True])
-@pytest.mark.parametrize(("dtype", "window"), [(torch.float16, None), (torch.float32, 35)])
+@pytest.mark.parametrize(
+    ("dtype", "window", "cap"), [(torch.float16, None, None), (torch.float32, 35, None), (torch.float32, None, 3.0)]
+)
 def test_a_request_alone_has_the_bits_that_it_has_among_others(
-    dtype: torch.dtype, window: int | None, is_batch_invariant: bool
+    dtype: torch.dtype, window: int | None, cap: float | None, is_batch_invariant: bool
 ) -> None:
     requests = PagedRequests(LENGTHS, (3, 1, 32), dtype=dtype)
-    attend = attention(requests, window=window, is_batch_invariant=is_batch_invariant)
+    attend = attention(requests, window=window, cap=cap, is_batch_invariant=is_batch_invariant)
     together = requests.attend(attend, PARTS)
     for part, output in zip(PARTS, together, strict=True):
         assert torch.equal(bits(requests.attend(attend, [part])[0]), bits(output))
 
 
 @pytest.mark.parametrize("is_batch_invariant", [False, True])
-@pytest.mark.parametrize("window", [None, 35])
+@pytest.mark.parametrize(("window", "cap"), [(None, None), (35, None), (None, 3.0)])
 def test_bits_are_the_same_however_many_programs_share_the_splits(
-    window: int | None, is_batch_invariant: bool, monkeypatch: pytest.MonkeyPatch
+    window: int | None, cap: float | None, is_batch_invariant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = PagedRequests([130, 37, 30], (3, 1, 16))
     inputs = requests.step([(0, 129, 1), (1, 30, 7)])
-    attend = attention(requests, window=window, is_batch_invariant=is_batch_invariant)
+    attend = attention(requests, window=window, cap=cap, is_batch_invariant=is_batch_invariant)
     outputs = []
     for num_slots in (1, 2, 99):
         use_slots(monkeypatch, num_slots)
@@ -99,14 +107,17 @@ def test_sizes_that_launches_are_made_for_change_no_bit(is_batch_invariant: bool
     assert torch.equal(bits(attend(query, cache, step)), bits(attend(query, cache, larger)))
 
 
-@pytest.mark.parametrize(("dtype", "window", "num_slots"), [(torch.float16, None, 1), (torch.float32, 35, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "window", "cap", "num_slots"),
+    [(torch.float16, None, None, 1), (torch.float32, 35, None, 2), (torch.float32, None, 3.0, 2)],
+)
 def test_under_batch_invariance_any_chunks_give_the_same_bits(
-    dtype: torch.dtype, window: int | None, num_slots: int, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, window: int | None, cap: float | None, num_slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_slots(monkeypatch, num_slots)
     length = 39
     requests = PagedRequests([length], (3, 1, 16), dtype=dtype)
-    attend = attention(requests, window=window, is_batch_invariant=True)
+    attend = attention(requests, window=window, cap=cap, is_batch_invariant=True)
     (whole,) = requests.attend(attend, [(0, 0, length)])
     rng = random.Random(0)
     start = 0
