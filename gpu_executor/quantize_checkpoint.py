@@ -29,9 +29,8 @@ from .kernels.reference.reference_ops import ReferenceOps
 from .models.registry import build_model
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-# 4 bits need small groups; of 8 bits, the largest that divides every layer's rows is taken.
-_INT4_GROUP_SIZE = 32
-_INT8_GROUP_SIZES = (128, 64, 32)
+# 4 bits need small groups. With 8, a scale a row costs SmolLM2 0.3 % of perplexity, groups of 64 no less.
+_GROUP_SIZES = {4: 32, 8: -1}
 
 
 def linear_layers(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -73,8 +72,7 @@ def choose_packing(
         packing = FloatQuantized()
     else:
         bits = 4 if to == "int4" else 8
-        if group_size is None:
-            group_size = _INT4_GROUP_SIZE if bits == 4 else _int8_group_size(layers)
+        group_size = _GROUP_SIZES[bits] if group_size is None else group_size
         groups = None if group_size == -1 else group_size
         if file_format == "gptq":
             packing = GPTQPacking(bits, groups)
@@ -83,13 +81,6 @@ def choose_packing(
     for module, shape in layers.items():
         packing.check(module, shape)
     return packing
-
-
-def _int8_group_size(layers: dict[str, tuple[int, int]]) -> int:
-    for group_size in _INT8_GROUP_SIZES:
-        if all(columns % group_size == 0 for _, columns in layers.values()):
-            return group_size
-    return -1
 
 
 def quantize(

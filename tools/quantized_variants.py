@@ -42,10 +42,11 @@ _BY_COMMAND: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "int4 symmetric": ("4-bit", ("int4", "--symmetric")),
     "int4 gptq": ("4-bit", ("int4", "--format=gptq")),
     "int8": ("8-bit", ("int8",)),
-    "int8 by row": ("8-bit", ("int8", "--group-size=-1")),
+    "int8 by group": ("8-bit", ("int8", "--group-size=32")),
     "int8 gptq": ("8-bit", ("int8", "--format=gptq")),
     "fp8": ("fp8", ("fp8",)),
 }
+_AT_LOAD: dict[str, Kind] = {"fp8": "fp8", "int8": "8-bit"}
 _GGUF_TYPES: dict[str, Kind] = {"q4_0": "4-bit", "q4_1": "4-bit", "q5_1": "4-bit", "q8_0": "8-bit"}
 
 
@@ -53,7 +54,7 @@ def export_gguf(source: Path, target: Path) -> None:
     """Write a GGUF model as a Hugging Face directory in bf16."""
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
     # Unpacked it is a plain model, but still says of itself that it can't be saved.
-    model.hf_quantizer = None
+    del model.hf_quantizer
     del model.config.quantization_config
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
@@ -81,9 +82,9 @@ def make_variants(base: Path, gguf: Path | None, directory: Path, names: list[st
             yield Variant(name, kind, target)
     if is_wanted("int4 awq"):
         yield Variant("int4 awq", "4-bit", _write_awq(base, directory / "int4-awq"))
-    for to, kind in (("fp8", "fp8"), ("int8", "8-bit")):
+    for to, kind in _AT_LOAD.items():
         if is_wanted(f"{to} at load"):
-            yield Variant(f"{to} at load", kind, base, {"quantization": to})  # type: ignore[arg-type]  # a literal's
+            yield Variant(f"{to} at load", kind, base, {"quantization": to})
     for ggml_type, gguf_kind in _GGUF_TYPES.items() if gguf else ():
         if gguf and is_wanted(f"gguf {ggml_type}"):
             target = directory / f"{ggml_type}.gguf"

@@ -28,8 +28,8 @@ class QuantizeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     group_size: Annotated[
         int | None,
         Meta(
-            description="Input channels that share a scale: 32, 64 or 128; -1: all of a row. Default: 32 for int4; for "
-            "int8 the largest that divides every row."
+            description="Input channels that share a scale: 32, 64 or 128; -1: all of a row. Default: 32 for int4, "
+            "-1 for int8."
         ),
     ] = None
     symmetric: Annotated[

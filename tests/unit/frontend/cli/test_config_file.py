@@ -37,7 +37,7 @@ def test_an_empty_file_and_an_empty_value_give_nothing(tmp_path: Path):
     ("text", "part"),
     [
         ("max-num-seq: 4", "max-num-seq: unknown flag --max-num-seq; did you mean --max-num-seqs?"),
-        ("quantization: awq", "--quantization is not supported yet"),
+        ("lora-dtype: auto", "--lora-dtype is not supported yet"),
         ("listen: ipc:///x", "--listen is a flag of `pagewire engine`"),
         ("port: 1\n--port: 2", "--port stands in it twice"),
         ("port: [1, 2]", "port takes one value"),

@@ -141,7 +141,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
     [
         (["serve", "--max-model-lenn", "4"], "did you mean --max-model-len?"),
         (["srve"], "did you mean serve?"),
-        (["xyz"], "engine, estimate, keys, serve"),
+        (["xyz"], "engine, estimate, keys, quantize, serve"),
         (["--port", "1"], "--port is a flag of `pagewire serve`."),
         (["serve", "--listen", "ipc:///x"], "--listen is a flag of `pagewire engine`."),
         (["engine", "--listen", "ipc:///x", "--port", "1"], "--port is a flag of `pagewire serve`."),
@@ -161,7 +161,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["serve", "--device", "mps"], "mps is not supported yet"),
         (["serve", "--load-format", "pt"], "pt is not supported yet: the format of the weights is found by looking"),
         (["serve", "--attention-backend", "FLASHMLA"], "flashmla is not supported yet: triton serves every device"),
-        (["serve", "--quantization", "awq"], "--quantization is not supported yet"),
+        (["serve", "--lora-dtype", "auto"], "--lora-dtype is not supported yet"),
         (["bench", "sweep"], "the command bench sweep is not supported yet"),
         (["bench", "srve"], "did you mean serve?"),
         (["bench", "--port", "1"], "--port is a flag of `pagewire bench serve`."),

@@ -38,8 +38,8 @@ def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: 
 @pytest.mark.parametrize(
     ("flag", "part"),
     [
-        ("--quantization", "--quantization is not supported yet"),
-        ("-q", "-q is not supported yet"),
+        ("--lora-dtype", "--lora-dtype is not supported yet"),
+        ("-sc", "-sc is not supported yet"),
         ("--speculative_config", "--speculative-config is not supported yet"),
         ("--speculative-config.method", "speculative decoding"),
         ("-dp", "not supported yet"),

@@ -34,6 +34,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "int4 by row": ("int4", "--group-size=-1"),
     "int4 gptq": ("int4", "--format=gptq"),
     "int8": ("int8",),
+    "int8 by group": ("int8", "--group-size=64"),
     "int8 gptq": ("int8", "--format=gptq"),
     "fp8": ("fp8",),
 }
