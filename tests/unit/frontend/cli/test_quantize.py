@@ -56,5 +56,11 @@ def test_other_names_of_the_types_are_known(capsys: pytest.CaptureFixture[str]):
 def test_help_shows_the_flags(capsys: pytest.CaptureFixture[str]):
     assert run(["quantize", "--help"]) == 0
     text = capsys.readouterr().out
-    for part in ("fp8|int4|int8", "--symmetric / --asymmetric", "--group-size", "--overwrite", "Largest file of weights"):
+    for part in (
+        "fp8|int4|int8",
+        "--symmetric / --asymmetric",
+        "--group-size",
+        "--overwrite",
+        "Largest file of weights",
+    ):
         assert part in text
