@@ -24,7 +24,7 @@ from .compute_dtype import CHECKPOINT_DTYPES
 from .formats.writing.compressed_tensors import FloatQuantized, PackQuantized
 from .formats.writing.gptq import GPTQPacking
 from .formats.writing.packing import Packing
-from .formats.writing.quantized_directory import QuantizedSizes, write_quantized
+from .formats.writing.quantized_directory import QuantizedSizes, foreign_files, write_quantized
 from .kernels.reference.reference_ops import ReferenceOps
 from .models.registry import build_model
 
@@ -143,6 +143,13 @@ def check_target(source: Path, target: Path, *, may_replace: bool) -> None:
         raise ConfigError(f"--out {target} is a file; name a directory.")
     if target.exists() and any(target.iterdir()) and not may_replace:
         raise ConfigError(f"--out {target} holds files already; name another directory, or give --overwrite.")
+    if target.exists() and (foreign := foreign_files(target)):
+        raise ConfigError(
+            f"--out {target} holds {foreign[0]}, which is no part of a checkpoint and would be lost; name another "
+            "directory, or move it away."
+        )
+    if target.is_mount():
+        raise ConfigError(f"--out {target} is a mount point, which can't be replaced whole; name a directory in it.")
 
 
 def run(options: argparse.Namespace) -> list[str]:

@@ -28,7 +28,7 @@ from .formats.checkpoint_tensor import CheckpointTensor
 from .formats.dummy import dummy_tensors
 from .formats.gguf import iterate_gguf
 from .formats.kv_scales import with_canonical_scales
-from .formats.quantized.assemble import assemble
+from .formats.quantized.assemble import PACKED_NAMES, assemble
 from .formats.quantized.rounded import round_dummies
 from .formats.safetensors import open_safetensors
 from .layers.weight_target import WeightTarget
@@ -129,7 +129,7 @@ def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor
             _check_shape(target, tensor)
             matches.append(_Match(target, tensor, target.loaded_bytes(tensor)))
         elif not (_is_redundant(tensor.name, config) or _is_zero_bias(tensor, config)):
-            raise ConfigError(f"{tensor.source}: the {config.architecture} of this configuration has no such tensor")
+            raise _no_such_tensor(tensor, config)
     names = [target.name for target in places.values() if not target.is_optional]
     if names:
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
@@ -212,6 +212,15 @@ def _check_shape(target: WeightTarget, tensor: CheckpointTensor) -> None:
         raise ConfigError(
             f"{tensor.source}: has shape {list(tensor.shape)}, the configuration asks for {list(target.shape)}"
         )
+
+
+def _no_such_tensor(tensor: CheckpointTensor, config: ModelConfig) -> ConfigError:
+    text = f"{tensor.source}: the {config.architecture} of this configuration has no such tensor"
+    if config.quantization is None and tensor.name.rpartition(".")[2] in PACKED_NAMES:
+        text += (
+            "; it belongs to a quantized layer, but config.json has no quantization_config: add the one it came with"
+        )
+    return ConfigError(text)
 
 
 def _is_redundant(name: str, config: ModelConfig) -> bool:

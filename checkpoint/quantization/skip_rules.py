@@ -37,7 +37,7 @@ def read_skip_rules(stated: JSONReader, key: str, *, by_substring: bool = False)
     patterns = [_pattern_of(entry, by_substring) for entry in entries]
     for entry, pattern in zip(entries, patterns, strict=True):
         check_pattern(stated, key, entry, pattern)
-    return (SchemeRule(pattern="|".join(f"(?:{pattern})" for pattern in patterns), scheme=None),)
+    return tuple(SchemeRule(pattern=pattern, scheme=None) for pattern in patterns)
 
 
 def check_pattern(stated: JSONReader, key: str, entry: str, pattern: str) -> None:

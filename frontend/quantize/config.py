@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -45,8 +46,8 @@ class QuantizeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         if self.group_size is not None and self.group_size not in _GROUP_SIZES:
             raise ConfigError(f"--group-size {self.group_size} must be 32, 64, 128, or -1 (all channels of a row).")
-        if self.max_shard_gb <= 0:
-            raise ConfigError(f"--max-shard-gb {self.max_shard_gb:g} must be above 0.")
+        if not 0 < self.max_shard_gb < math.inf:
+            raise ConfigError(f"--max-shard-gb {self.max_shard_gb:g} must be a finite number above 0.")
         if self.to == "fp8":
             self._refuse_for_fp8()
         if self.format == "gptq" and self.symmetric is False:

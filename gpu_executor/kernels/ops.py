@@ -237,11 +237,7 @@ class Ops(SamplingOps, ABC):
         """
 
     def decoder(
-        self,
-        input_ids: Tensor,
-        weights: DecoderWeights,
-        kv_caches: Sequence[LayerKVCache],
-        metadata: ForwardMetadata,
+        self, input_ids: Tensor, weights: DecoderWeights, kv_caches: Sequence[LayerKVCache], metadata: ForwardMetadata
     ) -> Tensor:
         """Look tokens up, run the decoder layers one after the other, and norm what comes out.
 

@@ -37,7 +37,12 @@ _READERS: dict[type[Scheme], Callable[[ModuleParts, Any], CheckpointTensor]] = {
     RoundedScheme: read_rounded,
 }
 # Names of tensors that only a quantized layer has, in any packing.
-_PACKED_NAMES = frozenset({"qweight", "qzeros", "scales", "weight_packed", "weight_scale", "weight_scale_inv"})
+PACKED_NAMES = frozenset(
+    {
+        "qweight", "qzeros", "scales", "g_idx",
+        "weight_packed", "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point", "weight_g_idx",
+    }
+)  # fmt: skip
 
 
 def assemble(
@@ -75,7 +80,7 @@ def assemble(
 
 
 def _refuse_packed(module: str, members: dict[str, SafetensorsTensor], quantization: QuantizationConfig) -> None:
-    packed = sorted(_PACKED_NAMES & members.keys())
+    packed = sorted(PACKED_NAMES & members.keys())
     if packed:
         raise ConfigError(
             f"{members[packed[0]].source}: belongs to a quantized layer, but by the checkpoint's quantization_config "

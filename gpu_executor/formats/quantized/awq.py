@@ -20,6 +20,7 @@ from pagewire.ipc.errors import ConfigError
 from .integer_matrix import IntegerMatrix, even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
+from .scales import read_scale
 
 _BITS = 4
 _CODES_PER_WORD = 8
@@ -68,7 +69,7 @@ class AWQTensor(IntegerTensor):
         return IntegerMatrix(
             bits=_BITS,
             codes=_unpack(self._qweight.read()),
-            scale=self._scales.read().float().t().contiguous(),
+            scale=read_scale(self._scales).t().contiguous(),
             zero=_unpack(self._qzeros.read()).float(),
             group_of=even_groups(self.shape[1], self._group_size),
         )

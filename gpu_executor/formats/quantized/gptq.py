@@ -27,6 +27,7 @@ from .bit_packing import unpack_columns, unpack_rows
 from .integer_matrix import IntegerMatrix, even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
+from .scales import read_scale
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class GPTQTensor(IntegerTensor):
         return IntegerMatrix(
             bits=scheme.bits,
             codes=unpack_columns(self._qweight.read(), scheme.bits),
-            scale=self._scales.read().float().t().contiguous(),
+            scale=read_scale(self._scales).t().contiguous(),
             zero=self._read_zeros().t().float().contiguous(),
             group_of=self._read_groups(),
         )

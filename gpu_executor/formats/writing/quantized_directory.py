@@ -119,7 +119,10 @@ class _Plan:
             return [stored]
         if not stored.isfinite().all():
             raise ConfigError(f"{self.tensor.source}: holds NaN or infinity, so the checkpoint is damaged")
-        return self.packing.pack(stored)
+        try:
+            return self.packing.pack(stored)
+        except ValueError as exc:
+            raise ConfigError(f"{self.tensor.source}: can't be rounded: {exc}") from exc
 
 
 def _module_of(name: str) -> str:
@@ -138,25 +141,38 @@ def _check_all_found(source: Path, plans: Sequence[_Plan], modules: Collection[s
 def _whole_or_nothing(target: Path) -> Iterator[Path]:
     """Give a directory beside the target, which takes its place at the end of the context, or is removed on errors."""
     target = target.resolve()
-    partial = target.with_name(f"{target.name}.partial")
+    partial, replaced = (target.with_name(f"{target.name}.{what}") for what in ("partial", "replaced"))
     shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     partial.mkdir(parents=True)
     try:
         yield partial
         if target.exists():
-            shutil.rmtree(target)
+            target.rename(replaced)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def foreign_files(directory: Path) -> list[str]:
+    """Return the names in a directory that no checkpoint has, sorted: what must not be lost with one."""
+    return sorted(
+        path.name
+        for path in directory.iterdir()
+        if not path.is_file() or not (_is_companion(path) or path.suffix == ".safetensors")
+    )
 
 
 def _copy_companions(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()):
         is_of_weights = path.name == "config.json" or path.name.endswith(".index.json")
-        is_companion = path.suffix in _COPIED_SUFFIXES or path.stem in _COPIED_STEMS
-        if path.is_file() and is_companion and not is_of_weights:
+        if path.is_file() and _is_companion(path) and not is_of_weights:
             shutil.copyfile(path, target / path.name)
+
+
+def _is_companion(path: Path) -> bool:
+    return path.suffix in _COPIED_SUFFIXES or path.stem in _COPIED_STEMS
 
 
 def _write_config(source: Path, target: Path, packing: Packing) -> None:

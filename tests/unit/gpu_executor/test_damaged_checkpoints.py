@@ -158,6 +158,26 @@ def test_tensor_that_the_index_leaves_out_is_missing(tmp_path: Path, name: str) 
     assert f"lacks {lost}" in refusal(path)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "plain"])
+def test_scale_that_is_no_number_is_named(tmp_path: Path, name: str, value: float) -> None:
+    path = checkpoint(tmp_path, name)
+    scale = f"model.layers.1.mlp.down_proj.{FORMATS[name][0]}"
+    shard = json.loads((path / INDEX).read_text())["weight_map"][scale]
+    tensors = load_file(path / shard)
+    tensors[scale].view(-1)[0] = value
+    save_file(tensors, path / shard)
+    message = refusal(path)
+    assert repr(scale) in message
+    assert "no finite number" in message
+
+
+def test_packed_layers_without_their_configuration_are_told_from_strange_ones(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, "gptq")
+    edit_config(path, lambda config: config.pop("quantization_config"))
+    assert "has no quantization_config" in refusal(path)
+
+
 @every_format
 def test_tensors_that_share_bytes_are_named(tmp_path: Path, name: str) -> None:
     path = checkpoint(tmp_path, name)

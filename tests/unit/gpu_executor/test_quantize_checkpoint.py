@@ -120,9 +120,11 @@ def test_directory_with_files_is_left_alone_unless_it_may_be_replaced(
     assert "holds files already; name another directory, or give --overwrite" in refused(
         capsys, tiny_checkpoint(), target
     )
+    assert "holds mine, which is no part of a checkpoint" in refused(capsys, tiny_checkpoint(), target, "--overwrite")
     assert "mine" in names_in(target)
+    (target / "mine").rename(target / "mine.txt")
     quantize(tiny_checkpoint(), target, "int4", "--overwrite")
-    assert "mine" not in names_in(target)
+    assert "mine.txt" not in names_in(target)
     assert names_in(tmp_path) == ["out"]
 
 

@@ -50,6 +50,16 @@ def test_regular_expression_is_matched_from_the_start(by_substring: bool) -> Non
     assert not is_skipped(Q_PROJ, "re:q_proj", by_substring=by_substring)
 
 
+def test_each_regular_expression_stands_for_itself() -> None:
+    entries = [
+        "re:(?i).*GATE_PROJ$",
+        r"re:(.)(.).*\2\1$",
+    ]  # flags count at the start of one alone, numbers from its own
+    assert is_skipped("model.layers.0.mlp.gate_proj", *entries)
+    assert is_skipped("abxba", *entries)
+    assert not is_skipped(Q_PROJ, *entries)
+
+
 def test_no_list_skips_nothing() -> None:
     assert not is_skipped(Q_PROJ)
     assert read_skip_rules(JSONReader(Path("config.json"), {}), "ignore") == ()

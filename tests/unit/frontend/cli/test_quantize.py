@@ -29,7 +29,11 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (("m", "--to", "awq", "--out", "o"), "it takes samples of text; choose from fp8, int4, int8"),
         (("m", "--to", "four", "--out", "o"), "'four' is not one of fp8, int4, int8"),
         (("m", "--to", "int4", "--out", "o", "--group-size", "48"), "--group-size 48 must be 32, 64, 128, or -1"),
-        (("m", "--to", "int4", "--out", "o", "--max-shard-gb", "0"), "--max-shard-gb 0 must be above 0"),
+        (
+            ("m", "--to", "int4", "--out", "o", "--max-shard-gb", "0"),
+            "--max-shard-gb 0 must be a finite number above 0",
+        ),
+        (("m", "--to", "int4", "--out", "o", "--max-shard-gb", "inf"), "--max-shard-gb inf must be a finite number"),
         (("m", "--to", "fp8", "--out", "o", "--group-size", "32"), "--group-size: fp8 has one scale a row"),
         (("m", "--to", "fp8", "--out", "o", "--asymmetric"), "--asymmetric: fp8 has no zero points"),
         (("m", "--to", "fp8", "--out", "o", "--format", "gptq"), "--format gptq holds integers"),

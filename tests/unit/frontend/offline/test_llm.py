@@ -27,7 +27,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     [
         ({"max_modl_len": 5}, "LLM does not take max_modl_len.*did you mean --max-model-len"),
         ({"trust_remote_code": True}, "never run"),
-        ({"quantization": "awq"}, "not supported yet"),
+        ({"hf_overrides": {}}, "not supported yet"),
         ({"dtype": "int3"}, "dtype"),
         ({"max_model_len": "long"}, "max-model-len"),
         ({"tensor_parallel_size": 2}, "one device"),
