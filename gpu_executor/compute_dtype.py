@@ -32,6 +32,8 @@ _KV_DTYPES = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
+# Families whose activations outgrow float16: their residual stream passes 65,504.
+_NEED_MORE_THAN_FLOAT16 = frozenset({"Gemma2ForCausalLM", "Gemma3ForCausalLM"})
 # Instructions that multiply bf16 pairs: without them bf16 is widened to fp32 in software and is slower than fp32.
 _NATIVE_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -44,7 +46,8 @@ def resolve_dtype(
     Activations have it too, unless the kernels keep them in float32 (`compute_dtype`). "auto" means: as stored, with
     kernels that keep activations in float32 and widen weights while they multiply; otherwise the checkpoint's own dtype
     on an accelerator (bfloat16 for fp32 and packed checkpoints; float16 where there is no bfloat16), and float32 on a
-    CPU, unless the checkpoint is bf16 and the CPU has instructions for it.
+    CPU, unless the checkpoint is bf16 and the CPU has instructions for it. Families that outgrow float16 get bfloat16
+    or float32 in its place.
 
     Args:
         requested: "auto", "float32", "float16" or "bfloat16"; "half" and "float" are other names of two of them.
@@ -54,24 +57,33 @@ def resolve_dtype(
         has_bfloat16: whether that device multiplies bf16 in hardware.
 
     Raises:
-        ConfigError: if the name is none of these, or names what a GPU can't compute in.
+        ConfigError: if the name is none of these, or names what a GPU or the model can't compute in.
     """
     is_on_cpu = device.type == "cpu"
+    outgrows_float16 = config.architecture in _NEED_MORE_THAN_FLOAT16
     if requested != "auto":
         dtype = _BY_NAME.get(requested)
         if dtype is None:
             raise ConfigError(f"dtype {requested!r} is unknown: use auto, float32, float16 or bfloat16", param="dtype")
         if not is_on_cpu:
             _check_bfloat16(f"--dtype {requested}", dtype, "dtype", has_bfloat16=has_bfloat16)
+        if dtype == torch.float16 and outgrows_float16 and not ops.has_float32_activations:
+            raise ConfigError(
+                f"--dtype {requested}: activations of {config.architecture} pass 65,504, float16's largest number; give "
+                "bfloat16 or float32.",
+                param="dtype",
+            )
         return dtype
     if ops.has_float32_activations:
         return None
     if is_on_cpu:
         return torch.bfloat16 if config.dtype == "bfloat16" and has_bfloat16 else torch.float32
-    if config.dtype == "float16":
+    if config.dtype == "float16" and not outgrows_float16:
         return torch.float16
     if has_bfloat16:
         return torch.bfloat16
+    if outgrows_float16:
+        return torch.float32
     if config.dtype == "bfloat16":
         logger.warning(
             "the model's bfloat16 becomes float16, since this GPU has none: numbers beyond 65,504 become infinite "

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 import msgspec
 import pytest
@@ -52,6 +53,16 @@ def test_a_gpu_without_bfloat16_computes_in_float16_and_says_what_that_may_cost(
     with caplog.at_level(logging.WARNING):
         assert resolve_dtype("auto", config, GPU, ReferenceOps(), has_bfloat16=False) == torch.float16
     assert ("65,504" in caplog.text) == (stored == "bfloat16")
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+def test_family_that_outgrows_float16_never_computes_in_it(family: Literal["gemma2", "gemma3"]) -> None:
+    config = msgspec.structs.replace(load_model_config(tiny_checkpoint(family)), dtype="float16")
+    assert resolve_dtype("auto", config, GPU, ReferenceOps(), has_bfloat16=True) == torch.bfloat16
+    assert resolve_dtype("auto", config, GPU, ReferenceOps(), has_bfloat16=False) == torch.float32
+    for device in (CPU, GPU):
+        with pytest.raises(ConfigError, match=r"--dtype half: .*65,504.*bfloat16 or float32"):
+            resolve_dtype("half", config, device, ReferenceOps(), has_bfloat16=True)
 
 
 def test_bfloat16_asked_of_a_gpu_without_it_is_refused_with_the_remedy() -> None:
