@@ -69,8 +69,8 @@ def resolve_dtype(
             _check_bfloat16(f"--dtype {requested}", dtype, "dtype", has_bfloat16=has_bfloat16)
         if dtype == torch.float16 and outgrows_float16 and not ops.has_float32_activations:
             raise ConfigError(
-                f"--dtype {requested}: activations of {config.architecture} pass 65,504, float16's largest number; give "
-                "bfloat16 or float32.",
+                f"--dtype {requested}: activations of {config.architecture} pass 65,504, beyond which float16 has no "
+                "numbers; give bfloat16 or float32.",
                 param="dtype",
             )
         return dtype
