@@ -36,12 +36,10 @@ _READERS: dict[type[Scheme], Callable[[ModuleParts, Any], CheckpointTensor]] = {
     PackedIntScheme: read_packed_int,
     RoundedScheme: read_rounded,
 }
-# Names of tensors that only a quantized layer has, in any packing.
-PACKED_NAMES = frozenset(
-    {
-        "qweight", "qzeros", "scales", "g_idx",
-        "weight_packed", "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point", "weight_g_idx",
-    }
+# Names of tensors that only a quantized layer has, in any packing; an error names the first of them that is there.
+PACKED_NAMES = (
+    "qweight", "qzeros", "scales", "g_idx",
+    "weight_packed", "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point", "weight_g_idx",
 )  # fmt: skip
 
 
@@ -80,7 +78,7 @@ def assemble(
 
 
 def _refuse_packed(module: str, members: dict[str, SafetensorsTensor], quantization: QuantizationConfig) -> None:
-    packed = sorted(PACKED_NAMES & members.keys())
+    packed = [name for name in PACKED_NAMES if name in members]
     if packed:
         raise ConfigError(
             f"{members[packed[0]].source}: belongs to a quantized layer, but by the checkpoint's quantization_config "
