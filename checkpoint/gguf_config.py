@@ -92,6 +92,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         residual_scale=scalars.residual_scale,
         logit_scale=scalars.logit_scale,
         logit_soft_cap=scalars.logit_soft_cap,
+        has_float32_norms=name in _GEMMA,
         hidden_act="gelu_tanh" if name in _GEMMA else "silu",
         bos_token_id=_token_id(file, "bos", vocab_size),
         eos_token_ids=_eos_token_ids(file, vocab_size, tokenizer_size),
