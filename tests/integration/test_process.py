@@ -137,8 +137,10 @@ def test_child_does_not_inherit_secrets(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv(name, f"secret of {name}")
     monkeypatch.setenv("PAGEWIRE_TEST", "no secret")
     child = start_child()
+    place = Path(f"/proc/{child.pid}/environ")
     try:
-        environment = Path(f"/proc/{child.pid}/environ").read_bytes()
+        wait_until(lambda: place.read_bytes() != b"", 10, "the child's program")  # until then it has no environment
+        environment = place.read_bytes()
     finally:
         child.kill()
     assert b"secret of" not in environment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -11,10 +10,12 @@ from torch import Tensor
 
 from ...quantization.round_to_nearest import round_to_int8
 from ..layouts import GROUP_SIZE, DenseWeight, Fp8Weight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
-from ..reference.dequantize import dequantize
+from ..reference.dequantize import dequantize_rows
 
 KernelLayout: TypeAlias = DenseWeight | Int4Weight | Int8Weight
 """What a part of a packed weight may be made of."""
+
+_BLOCK_ROWS = 2048  # unpacked at once: a whole weight would take four times the memory that 8 bits do
 
 
 def in_kernel_layouts(weight: LinearWeight) -> tuple[list[KernelLayout], Tensor | None]:
@@ -58,10 +59,21 @@ def _known_parts(weight: LinearWeight) -> Iterator[KernelLayout]:
 
 
 def _round_fp8(weight: Fp8Weight) -> DenseWeight | Int8Weight:
-    matrix = dequantize(weight)
     if weight.in_features % GROUP_SIZE:
-        return DenseWeight(matrix.to(torch.bfloat16), weight.bias)
-    return replace(round_to_int8(matrix), bias=weight.bias)
+        return DenseWeight(_unpack(weight, torch.bfloat16), weight.bias)
+    blocks = [round_to_int8(rows) for rows in _row_blocks(weight)]
+    codes, scale = (torch.cat(parts) for parts in ([b.codes for b in blocks], [b.scale for b in blocks]))
+    return Int8Weight(codes, scale, bias=weight.bias)
+
+
+def _unpack(weight: Fp8Weight | Int4Weight | Int8Weight, dtype: torch.dtype) -> Tensor:
+    return torch.cat([rows.to(dtype) for rows in _row_blocks(weight)])
+
+
+def _row_blocks(weight: Fp8Weight | Int4Weight | Int8Weight) -> Iterator[Tensor]:
+    """Yield the matrix as float32, some rows at a time."""
+    for begin in range(0, weight.out_features, _BLOCK_ROWS):
+        yield dequantize_rows(weight, torch.arange(begin, min(begin + _BLOCK_ROWS, weight.out_features)))
 
 
 def _commonest_order(parts: Sequence[KernelLayout]) -> Tensor | None:
@@ -81,9 +93,9 @@ def _in_order(part: KernelLayout, order: Tensor | None) -> KernelLayout:
     if not isinstance(part, DenseWeight):
         if _key_of(part.permutation) == _key_of(order):
             return part
-        matrix = dequantize(part)
-        halves = matrix.to(torch.float16)
-        part = DenseWeight(halves if bool(halves.isfinite().all()) else matrix, part.bias)
+        halves = _unpack(part, torch.float16)
+        is_held = bool(halves.isfinite().all())
+        part = DenseWeight(halves if is_held else _unpack(part, torch.float32), part.bias)
     return part if order is None else DenseWeight(part.weight.index_select(1, order.long()), part.bias)
 
 

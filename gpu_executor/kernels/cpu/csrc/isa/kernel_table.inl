@@ -65,6 +65,7 @@ namespace PAGEWIRE_ISA {
 #include "../kernels/quantize.inl"
 #include "../kernels/linear_dense.inl"
 #include "../kernels/unpack_row.inl"
+#include "../kernels/store_kv.inl"
 #include "../kernels/attention.inl"
 #include "../kernels/sampling.inl"
 #include "../kernels/limits_floats.inl"

@@ -1,5 +1,5 @@
 // Paged attention: what a step attends to, and how it is cut into tasks. See attention_plan.cpp for the cut,
-// attention.inl for the arithmetic.
+// attention.inl for the arithmetic, store_kv.inl for what writes the cache.
 //
 // Layout of the cache, for each layer (KV dtype):
 //   key    [num_blocks, num_kv_heads, head_dim, block_size]: a block's keys lie side by side, channel by channel, so

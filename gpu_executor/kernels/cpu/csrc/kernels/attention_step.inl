@@ -2,8 +2,8 @@
 //
 // A row (a token's head) meets the keys of a step in these operations, whatever rows share its tile:
 //   score[key]  = fma over channels in order, from 0, in the key's own lane; the query is scaled by scale * log2(e)
-//                 With a soft cap the query is scaled by 2 * log2(e) * scale / cap, and with e = 2^(that sum)
-//   score[key]  = cap * log2(e) * ((e - 1) / (e + 1)), which is log2(e) * cap * tanh(scaled sum / cap)
+//                 With a soft cap the query is scaled by 2 * log2(e) * scale / cap, and with power = 2^(that sum)
+//   score[key]  = cap * log2(e) * ((power - 1) / (power + 1)), which is log2(e) * cap * tanh(scaled sum / cap)
 //   largest     = max(largest, scores);  correction = 2^(old largest - new largest)
 //   weight[key] = 2^(score - largest), 0 where the row doesn't see the key
 //   sum         = sum * correction + (weights added vector by vector, then across lanes)

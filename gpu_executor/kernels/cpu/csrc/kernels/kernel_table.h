@@ -78,10 +78,12 @@ struct KernelTable {
   // One row of a matrix, as floats: an embedding.
   void (*unpack_row)(const PackedMatrix& matrix, int64_t row, float* out);
 
-  // --- attention.inl: see attention.h -----------------------------------------------------------------------------
+  // --- store_kv.inl -----------------------------------------------------------------------------------------------
   // Write a token's key or value heads, [num_kv_heads, head_dim] floats, into its slot of that cache: see attention.h.
   void (*store_key)(const float* key, int64_t slot, const struct AttentionStep& step);
   void (*store_value)(const float* value, int64_t slot, const struct AttentionStep& step);
+
+  // --- attention.inl: see attention.h -----------------------------------------------------------------------------
   // Tasks of a plan, in any order; when all are done, its merges. work: attention_work_bytes() of the thread's own.
   void (*attention_task)(const struct AttentionStep& step, const struct AttentionTask& task, void* work);
   void (*attention_merge)(const struct AttentionStep& step, const struct AttentionMerge& merge);

@@ -16,7 +16,7 @@ int64_t qkv_size(const LayerView& layer) { return (layer.num_heads + 2 * layer.n
 
 int64_t query_size(const LayerView& layer) { return layer.num_heads * layer.head_dim; }
 
-GateRow gate_row(const KernelTable& kernels, Activation activation) {
+GateRow choose_gate_row(const KernelTable& kernels, Activation activation) {
   return activation == Activation::kGeluTanh ? kernels.gelu_tanh_and_mul_row : kernels.silu_and_mul_row;
 }
 
@@ -45,7 +45,7 @@ Decoder::Decoder(Runtime& runtime, const DecoderView& decoder)
                 LinearWeight(view.output),
                 LinearWeight(view.gate_up),
                 LinearWeight(view.down),
-                gate_row(runtime.kernels, view.activation),
+                choose_gate_row(runtime.kernels, view.activation),
                 false};
     layer.gates_in_tile =
         layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0 && !layer.down.is_permuted();

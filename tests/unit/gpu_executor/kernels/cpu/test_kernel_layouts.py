@@ -11,6 +11,7 @@ from torch import Tensor
 from pagewire.gpu_executor.kernels.cpu.kernel_layouts import in_kernel_layouts
 from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int4Weight, Int8Weight, LinearWeight, StackedWeight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
+from pagewire.gpu_executor.quantization.round_to_nearest import round_to_int8
 from tests.support.weights import permuted, random_dense, random_fp8, random_int4, random_int8
 
 
@@ -82,6 +83,19 @@ def test_8_bit_floats_become_8_bit_integers(tile: tuple[int, int]):
     largest = groups.abs().amax(dim=2, keepdim=True)
     # Half a step of the integers, and what the scale's rounding moves the largest by.
     assert bool(((matrix_of(weight).view(40, 3, 32) - groups).abs() <= largest * (1 / 254 + 1 / 1024)).all())
+
+
+@pytest.mark.parametrize("tile", [(1, 64), (128, 64), (5000, 64)])
+def test_blocks_of_rows_give_what_the_whole_weight_would(tile: tuple[int, int]):
+    weight = random_fp8(5000, 64, *tile)
+    (part,), _ = in_kernel_layouts(weight)
+    whole = round_to_int8(dequantize(weight))
+    assert torch.equal(part.codes, whole.codes)
+    assert torch.equal(part.scale, whole.scale)
+    other = random_int4(5000, 64)
+    parts, _ = in_kernel_layouts(StackedWeight((other, permuted(random_int4(5001, 64)))))
+    order = parts[1].permutation.long()
+    assert torch.equal(parts[0].weight, dequantize(other).to(torch.float16)[:, order])
 
 
 def test_8_bit_floats_in_no_whole_groups_become_bfloat16():

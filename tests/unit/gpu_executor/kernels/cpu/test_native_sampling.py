@@ -16,6 +16,7 @@ from pagewire.gpu_executor.kernels.layouts import DenseWeight, Int8Weight, Stack
 from pagewire.gpu_executor.kernels.reference import draws as reference_draws
 from pagewire.gpu_executor.kernels.reference.filters import candidates
 from pagewire.gpu_executor.kernels.reference.logprobs import logprobs as reference_logprobs
+from tests.support.weights import permuted, random_int4
 
 # Rows that end within a vector, within a group of scores, and at the end of the padding.
 SIZES = [1, 7, 31, 33, 512, 513, 3001]
@@ -170,6 +171,7 @@ OUTPUT_WEIGHTS = {
     "int8": int8_weight(1003),
     "biased": int8_weight(517, torch.linspace(-30, 30, 517)),
     "stacked": StackedWeight((int8_weight(330), int8_weight(301))),
+    "int4-permuted": permuted(random_int4(1003, HIDDEN_SIZE)),
 }
 
 
