@@ -5,6 +5,8 @@ Biases, norms on queries and keys, and tied embeddings are not metadata in GGUF:
 
 from __future__ import annotations
 
+import msgspec
+
 from pagewire.ipc.errors import ConfigError
 
 from .ggml_types import GGMLType
@@ -86,15 +88,11 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         output_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_down.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
-        attention_scale=scalars.attention_scale,
-        attention_soft_cap=scalars.attention_soft_cap,
-        embedding_scale=scalars.embedding_scale,
-        residual_scale=scalars.residual_scale,
-        logit_scale=scalars.logit_scale,
-        logit_soft_cap=scalars.logit_soft_cap,
+        has_float32_norms=name in _GEMMA,
         hidden_act="gelu_tanh" if name in _GEMMA else "silu",
         bos_token_id=_token_id(file, "bos", vocab_size),
         eos_token_ids=_eos_token_ids(file, vocab_size, tokenizer_size),
+        **msgspec.structs.asdict(scalars),
     )
 
 

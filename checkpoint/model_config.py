@@ -6,6 +6,7 @@ Per-layer facts are resolved here once, so that models and caches never look at 
 from __future__ import annotations
 
 import enum
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -13,6 +14,9 @@ from .quantization.quantization_config import QuantizationConfig
 
 # Far beyond any model. What a damaged file states is checked against it before anything is made per layer.
 MAX_LAYERS = 10_000
+
+# What a gated feed-forward block puts its gate through.
+Activation: TypeAlias = Literal["silu", "gelu_tanh"]
 
 
 class LayerKind(enum.StrEnum):
@@ -64,6 +68,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         rotary_dim: leading channels of each head that rotate.
         qk_norm: RMSNorm on each query and key head before rotation (Qwen3, Gemma 3).
         norm_weight_offset: what is added to the weights of norms as they are stored (Gemma's are stored less 1).
+        has_float32_norms: weights of norms are kept in float32, whatever activations are. Gemma's are stored as sums
+            with 1 or become such sums, and have bits below those that 16-bit dtypes keep beside a 1.
         local_rope_theta: theta of the SLIDING layers, whose frequencies are not scaled; None: as of the others.
         attention_scale: multiplier of attention logits; None: 1 / sqrt(head_dim).
         attention_soft_cap: bound of the scaled attention logits; None: unbounded.
@@ -71,7 +77,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         residual_scale: multiplier of each block's output before it joins the residual stream.
         logit_scale: multiplier of the output layer's logits.
         logit_soft_cap: bound of the logits after that; None: unbounded.
-        hidden_act: what the feed-forward gate is put through: "silu" or "gelu_tanh".
+        hidden_act: what the feed-forward gate is put through.
         max_position: the longest context that the model was made for, rope scaling included.
         bos_token_id, eos_token_ids: as the checkpoint states them (config, generation_config or GGUF metadata); end
             tokens beyond tokenizer_size are left out.
@@ -103,6 +109,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     qk_norm: bool = False
     norm_weight_offset: float = 0.0
+    has_float32_norms: bool = False
     local_rope_theta: float | None = None
     attention_scale: float | None = None
     attention_soft_cap: float | None = None
@@ -110,7 +117,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     logit_soft_cap: float | None = None
-    hidden_act: str = "silu"
+    hidden_act: Activation = "silu"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     quantization: QuantizationConfig | None = None

@@ -22,7 +22,7 @@ from .device_memory import Allocator, GpuMeter, HostMeter, MemoryMeter
 from .devices.graph_recorder import CudaRecorder
 from .host_limits import HostLimits
 from .kernels.ops import Ops
-from .kv_cache_spec import KVScales, choose_scales
+from .kv_scales import KVScales, choose_scales
 from .load_plan import LoadPlan, plan_load
 from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, size_pool
 from .model_runner import ModelRunner

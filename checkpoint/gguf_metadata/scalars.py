@@ -51,6 +51,7 @@ def _gemma(file: GGUFFile, name: str, *, num_layers: int, num_heads: int, head_d
     return Scalars(
         attention_scale=(hidden_size // num_heads if is_27b else head_dim) ** -0.5,
         attention_soft_cap=_soft_cap(file, "gemma2.attn_logit_softcapping", 50.0) if is_capped else None,
+        # Not rounded to 16 bits: see hugging_face/scalars.py.
         embedding_scale=math.sqrt(hidden_size),
         logit_soft_cap=_soft_cap(file, f"{name}.final_logit_softcapping", 30.0 if is_capped else None),
     )

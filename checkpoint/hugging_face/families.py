@@ -25,6 +25,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     qk_norm: bool = False
     default_rms_norm_eps: float = 1e-6
     norm_weight_offset: float = 0.0
+    has_float32_norms: bool = False
     activation_key: str = "hidden_act"
     default_activation: str = "silu"
     default_tie_word_embeddings: bool = False
@@ -41,6 +42,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 _GEMMA = Family(
     model_type="",
     norm_weight_offset=1.0,
+    has_float32_norms=True,
     activation_key="hidden_activation",
     default_activation="gelu_pytorch_tanh",
     default_tie_word_embeddings=True,

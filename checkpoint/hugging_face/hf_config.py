@@ -12,7 +12,7 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import JSONReader, read_json_object
-from ..model_config import MAX_LAYERS, ModelConfig
+from ..model_config import MAX_LAYERS, Activation, ModelConfig
 from ..quantization.read_config import read_quantization
 from ..safetensors_index import read_tensor_table
 from .attention_windows import read_attention_windows
@@ -22,7 +22,7 @@ from .tokenizer_facts import read_tokenizer_facts
 
 _DTYPES = ("float32", "float16", "bfloat16")
 # By their names in configurations.
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 def read_hf_config(directory: Path) -> ModelConfig:
@@ -78,6 +78,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
         mlp_bias=family.has_mlp_bias_key and config.get_bool("mlp_bias", False),
         qk_norm=family.qk_norm,
         norm_weight_offset=family.norm_weight_offset,
+        has_float32_norms=family.has_float32_norms,
         hidden_act=_activation(config, family),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None, tokenizer_size),
@@ -110,7 +111,7 @@ def _head_dim(config: JSONReader, family: Family, hidden_size: int, num_heads: i
     return hidden_size // num_heads
 
 
-def _activation(config: JSONReader, family: Family) -> str:
+def _activation(config: JSONReader, family: Family) -> Activation:
     stated = config.get_str(family.activation_key, family.default_activation)
     if stated not in _ACTIVATIONS:
         raise config.fault(family.activation_key, f"is {stated!r}; supported are {', '.join(_ACTIVATIONS)}")

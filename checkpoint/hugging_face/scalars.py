@@ -54,6 +54,8 @@ def _gemma_scalars(
     return Scalars(
         attention_scale=(config.get_positive_float("query_pre_attn_scalar") or 256.0) ** -0.5,
         attention_soft_cap=_soft_cap(config, "attn_logit_softcapping", default_attention_soft_cap),
+        # As the paper and llama.cpp have it. transformers rounds it to the dtype of activations, which in bfloat16
+        # is up to 1 part in 512 off: a choice of that implementation's, that float32 activations should not copy.
         embedding_scale=math.sqrt(config.require_int("hidden_size")),
         logit_soft_cap=_soft_cap(config, "final_logit_softcapping", default_logit_soft_cap),
     )

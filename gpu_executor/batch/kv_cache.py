@@ -12,7 +12,8 @@ from pagewire.ipc.errors import MachineError
 from ..devices.base import Device
 from ..devices.packed import upload_together
 from ..kernels.ops import Ops
-from ..kv_cache_spec import KVCacheShape, KVCacheSpec, KVScales, LayerKVCache
+from ..kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
+from ..kv_scales import KVScales
 
 
 class KVCache:

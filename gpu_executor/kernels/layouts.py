@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Activation = Literal["silu", "gelu_tanh"]
-"""What a gated feed-forward block puts its gate through."""
+from pagewire.checkpoint.model_config import Activation
 
 # Input channels that share a scale; 8-bit weights may halve it.
 GROUP_SIZE = 32

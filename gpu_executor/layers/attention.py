@@ -9,7 +9,7 @@ from pagewire.checkpoint.model_config import LayerKind, ModelConfig
 from ..kernels.layouts import AttentionWeights, RotaryTable
 from ..kv_cache_spec import KVCacheSpec
 from .build_context import BuildContext
-from .kv_cache_scales import KVCacheScales
+from .kv_scales import KVScalesLoader
 from .linear import FusedLinear, Linear, Shard
 from .rms_norm import RMSNorm
 from .weight_target import WeightTarget
@@ -58,7 +58,7 @@ class Attention:
         self.output = Linear(name, "o_proj", hidden_size, query_size, has_bias=output_bias, context=context)
         self.query_norm = RMSNorm(f"{name}.q_norm", head_dim, config, context) if qk_norm else None
         self.key_norm = RMSNorm(f"{name}.k_norm", head_dim, config, context) if qk_norm else None
-        self.kv_scales = KVCacheScales(name)
+        self.kv_scales_loader = KVScalesLoader(name)
         self.post_norm = RMSNorm(f"{prefix}.{post_norm}", hidden_size, config, context) if post_norm else None
 
     @property
@@ -83,7 +83,7 @@ class Attention:
         for norm in (self.query_norm, self.key_norm, self.post_norm):
             if norm is not None:
                 yield from norm.weight_targets()
-        yield from self.kv_scales.weight_targets()
+        yield from self.kv_scales_loader.weight_targets()
 
     def weights(self) -> AttentionWeights:
         """Gather the loaded parameters for the kernels: `Ops.attention_block` runs them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from pagewire.checkpoint.model_config import ModelConfig
@@ -64,6 +63,7 @@ class OutputLayer:
     """
 
     def __init__(self, name: str, embedding: VocabEmbedding, config: ModelConfig, context: BuildContext) -> None:
+        self._name = name
         self._context = context
         self._scale = config.logit_scale
         self._soft_cap = config.logit_soft_cap
@@ -82,6 +82,11 @@ class OutputLayer:
         if not self.is_tied:
             yield from self._rows.weight_targets()
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Canonical name of the module, if it has a weight of its own."""
+        return () if self.is_tied else (self._name,)
+
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Multiply [num_rows, hidden_size] to [num_rows, vocab_size] float32, written to `out` if it is given."""
         logits = self._context.quant_method.apply(self.weight, hidden)
@@ -90,16 +95,19 @@ class OutputLayer:
         return logits.float() if out is None else out.copy_(logits)
 
     def choose(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
-        """Find each row's best token; see `Ops.output_layer`."""
+        """Find each row's best token; see `Ops.output_layer`.
+
+        Returns:
+            The kept logits as `forward` gives them; the best values as the product gives them, so that one that is not
+            finite still is not behind a bound.
+        """
         rows = self._context.ops.output_layer(hidden, self.weight, num_drawable, kept_rows)
-        if not self._is_bounded:
+        # Scale and bound keep the order of a row's logits, and so its best token, up to ties by rounding.
+        if rows.logits is None or not self._is_bounded:
             return rows
-        # Scale and bound keep the order of a row's logits, and so its best token.
-        return OutputRows(
-            best_values=self._bound(torch.tensor([rows.best_values], device=hidden.device))[0].tolist(),
-            best_ids=rows.best_ids,
-            logits=None if rows.logits is None else self._bound(rows.logits),
-        )
+        # Nobody else has these rows; but kernels write theirs without gaps, and some rows end before the padding.
+        out = rows.logits if rows.logits.is_contiguous() else None
+        return OutputRows(rows.best_values, rows.best_ids, self._bound(rows.logits, out))
 
     @property
     def _is_bounded(self) -> bool:

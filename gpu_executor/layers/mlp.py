@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pagewire.checkpoint.model_config import ModelConfig
 
-from ..kernels.layouts import Activation, MLPWeights
+from ..kernels.layouts import MLPWeights
 from .build_context import BuildContext
 from .linear import FusedLinear, Linear, Shard
 from .rms_norm import RMSNorm
@@ -36,7 +36,7 @@ class MLP:
         post_norm: str | None = None,
     ) -> None:
         name, hidden_size, intermediate_size = f"{prefix}.mlp", config.hidden_size, config.intermediate_size
-        self.activation: Activation = "gelu_tanh" if config.hidden_act == "gelu_tanh" else "silu"
+        self.activation = config.hidden_act
         self.output_scale = config.residual_scale
         self.norm = RMSNorm(f"{prefix}.{norm}", hidden_size, config, context)
         self.post_norm = RMSNorm(f"{prefix}.{post_norm}", hidden_size, config, context) if post_norm else None

@@ -19,7 +19,7 @@ class RMSNorm:
     Args:
         name: canonical name of the module.
         size: channels of a row.
-        config: epsilon, and what is added to the stored weight.
+        config: epsilon, what is added to the stored weight, and whether that stays in float32.
         context: dtype and device.
     """
 
@@ -27,8 +27,7 @@ class RMSNorm:
         self.eps = config.rms_norm_eps
         self._name = name
         self._offset = config.norm_weight_offset
-        # A weight that is stored less 1 has bits below those that its sum with 1 keeps in 16.
-        dtype = torch.float32 if self._offset else context.dtype
+        dtype = torch.float32 if config.has_float32_norms else context.dtype
         self.weight = torch.empty(size, dtype=dtype, device=context.device)
 
     def weight_targets(self) -> Iterator[WeightTarget]:

@@ -10,7 +10,7 @@ from ..formats.checkpoint_tensor import CheckpointTensor
 
 @dataclass(frozen=True, slots=True)
 class WeightTarget:
-    """One tensor that must be in the checkpoint, and where it goes.
+    """One tensor that must or may be in the checkpoint, and where it goes.
 
     Attributes:
         name: canonical name.

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
-from ..kv_cache_spec import KVCacheSpec, KVScales, LayerKVCache
+from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_scales import KVScales
 from ..layers.weight_target import WeightTarget
 
 

@@ -13,40 +13,12 @@ Source: Gemma Team, Google 2024 (arXiv 2408.00118).
 
 from __future__ import annotations
 
-from pagewire.checkpoint.model_config import ModelConfig
-
-from ..kernels.layouts import RotaryTable
-from ..layers.attention import Attention
-from ..layers.build_context import BuildContext
-from ..layers.mlp import MLP
-from .llama import LlamaForCausalLM, layer_name
+from .llama import LlamaForCausalLM
 
 
 class Gemma2ForCausalLM(LlamaForCausalLM):
     """Gemma 2 of all sizes."""
 
-    def build_attention(
-        self, config: ModelConfig, layer_index: int, rotary: RotaryTable, context: BuildContext
-    ) -> Attention:
-        """Build one layer's attention."""
-        return Attention(
-            layer_name(layer_index),
-            config,
-            layer_index,
-            rotary,
-            qkv_bias=config.qkv_bias,
-            output_bias=config.output_bias,
-            qk_norm=False,
-            post_norm="post_attention_layernorm",
-            context=context,
-        )
-
-    def build_mlp(self, config: ModelConfig, layer_index: int, context: BuildContext) -> MLP:
-        """Build one layer's feed-forward block."""
-        return MLP(
-            layer_name(layer_index),
-            config,
-            context,
-            norm="pre_feedforward_layernorm",
-            post_norm="post_feedforward_layernorm",
-        )
+    attention_post_norm = "post_attention_layernorm"
+    mlp_norm = "pre_feedforward_layernorm"
+    mlp_post_norm = "post_feedforward_layernorm"

@@ -13,6 +13,7 @@ Source: Touvron et al. 2023 (arXiv 2302.13971, arXiv 2307.09288); Dubey et al. 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,8 @@ from pagewire.checkpoint.model_config import ModelConfig
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
 from ..kernels.layouts import DecoderLayerWeights, DecoderWeights, RotaryTable
-from ..kv_cache_spec import KVCacheSpec, KVScales, LayerKVCache
+from ..kv_cache_spec import KVCacheSpec, LayerKVCache
+from ..kv_scales import KVScales
 from ..layers.attention import Attention
 from ..layers.build_context import BuildContext
 from ..layers.embedding import OutputLayer, VocabEmbedding
@@ -32,13 +34,30 @@ from ..layers.weight_target import WeightTarget
 
 
 class LlamaForCausalLM:
-    """Llama 1 to 3, and what shares its shape.
+    """Llama 1 to 3, and what shares its shape: a family that differs in what follows says so in a class of its own.
+
+    Attributes:
+        has_qkv_bias: the query, key and value projections have biases; None: the configuration says.
+        has_output_bias: likewise of attention's output projection.
+        has_qk_norm: each query and key head passes a norm before its rotation.
+        has_fused_projections: checkpoints hold query, key and value as one matrix, and gate and up as another.
+        attention_post_norm: name of the module in a layer that norms attention's output; None: there is none.
+        mlp_norm: name of the one that norms the feed-forward block's input.
+        mlp_post_norm: as `attention_post_norm`, of the feed-forward block.
 
     Args:
         config: the checkpoint's facts.
         context: ops, quantization method, dtype and device.
         max_model_len: the longest context that will be served; the rotary table ends there.
     """
+
+    has_qkv_bias: ClassVar[bool | None] = None
+    has_output_bias: ClassVar[bool | None] = None
+    has_qk_norm: ClassVar[bool] = False
+    has_fused_projections: ClassVar[bool] = False
+    attention_post_norm: ClassVar[str | None] = None
+    mlp_norm: ClassVar[str] = "post_attention_layernorm"
+    mlp_post_norm: ClassVar[str | None] = None
 
     def __init__(self, config: ModelConfig, context: BuildContext, max_model_len: int) -> None:
         self._ops = context.ops
@@ -49,32 +68,36 @@ class LlamaForCausalLM:
         rotary = {kind: build_rotary_table(config, max_model_len, context.device, kind) for kind in kinds}
         self.embedding = VocabEmbedding("model.embed_tokens", config.vocab_size, config.hidden_size, context)
         self.layers = [
-            DecoderLayer(
-                self.build_attention(config, index, rotary[kind], context), self.build_mlp(config, index, context)
-            )
-            for index, kind in enumerate(config.layer_kinds)
+            self._build_layer(config, index, rotary[kind], context) for index, kind in enumerate(config.layer_kinds)
         ]
         self.norm = RMSNorm("model.norm", config.hidden_size, config, context)
         self.output = OutputLayer("lm_head", self.embedding, config, context)
 
-    def build_attention(
+    def _build_layer(
         self, config: ModelConfig, layer_index: int, rotary: RotaryTable, context: BuildContext
-    ) -> Attention:
-        """Build one layer's attention: one of the two places where families differ."""
-        return Attention(
-            layer_name(layer_index),
+    ) -> DecoderLayer:
+        prefix = f"model.layers.{layer_index}"
+        attention = Attention(
+            prefix,
             config,
             layer_index,
             rotary,
-            qkv_bias=config.qkv_bias,
-            output_bias=config.output_bias,
-            qk_norm=False,
+            qkv_bias=config.qkv_bias if self.has_qkv_bias is None else self.has_qkv_bias,
+            output_bias=config.output_bias if self.has_output_bias is None else self.has_output_bias,
+            qk_norm=self.has_qk_norm,
+            has_fused_qkv=self.has_fused_projections,
+            post_norm=self.attention_post_norm,
             context=context,
         )
-
-    def build_mlp(self, config: ModelConfig, layer_index: int, context: BuildContext) -> MLP:
-        """Build one layer's feed-forward block: the other one."""
-        return MLP(layer_name(layer_index), config, context)
+        mlp = MLP(
+            prefix,
+            config,
+            context,
+            has_fused_gate_up=self.has_fused_projections,
+            norm=self.mlp_norm,
+            post_norm=self.mlp_post_norm,
+        )
+        return DecoderLayer(attention, mlp)
 
     def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
         """See `Model.forward`."""
@@ -104,7 +127,7 @@ class LlamaForCausalLM:
 
     def linear_modules(self) -> frozenset[str]:
         """See `Model.linear_modules`."""
-        names: set[str] = set() if self.output.is_tied else {"lm_head"}
+        names = set(self.output.modules)
         for layer in self.layers:
             for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
                 names.update(linear.modules)
@@ -112,7 +135,7 @@ class LlamaForCausalLM:
 
     def kv_scales(self) -> list[KVScales | None]:
         """See `Model.kv_scales`."""
-        return [layer.attention.kv_scales.loaded() for layer in self.layers]
+        return [layer.attention.kv_scales_loader.loaded() for layer in self.layers]
 
     def finish_loading(self) -> None:
         """See `Model.finish_loading`."""
@@ -136,8 +159,3 @@ class DecoderLayer:
     def weights(self) -> DecoderLayerWeights:
         """Gather the loaded parameters for the kernels: `Ops.decoder` runs the layers."""
         return DecoderLayerWeights(attention=self.attention.weights(), mlp=self.mlp.weights())
-
-
-def layer_name(layer_index: int) -> str:
-    """Return the canonical name of a decoder layer."""
-    return f"model.layers.{layer_index}"

@@ -11,34 +11,12 @@ Source: Abdin et al. 2024 (arXiv 2404.14219, arXiv 2412.08905); Abouelenin et al
 
 from __future__ import annotations
 
-from pagewire.checkpoint.model_config import ModelConfig
-
-from ..kernels.layouts import RotaryTable
-from ..layers.attention import Attention
-from ..layers.build_context import BuildContext
-from ..layers.mlp import MLP
-from .llama import LlamaForCausalLM, layer_name
+from .llama import LlamaForCausalLM
 
 
 class Phi3ForCausalLM(LlamaForCausalLM):
     """The dense text models of the family."""
 
-    def build_attention(
-        self, config: ModelConfig, layer_index: int, rotary: RotaryTable, context: BuildContext
-    ) -> Attention:
-        """Build one layer's attention."""
-        return Attention(
-            layer_name(layer_index),
-            config,
-            layer_index,
-            rotary,
-            qkv_bias=False,
-            output_bias=False,
-            qk_norm=False,
-            has_fused_qkv=True,
-            context=context,
-        )
-
-    def build_mlp(self, config: ModelConfig, layer_index: int, context: BuildContext) -> MLP:
-        """Build one layer's feed-forward block."""
-        return MLP(layer_name(layer_index), config, context, has_fused_gate_up=True)
+    has_qkv_bias = False
+    has_output_bias = False
+    has_fused_projections = True

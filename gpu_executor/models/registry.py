@@ -6,11 +6,10 @@ from typing import get_args
 
 import torch
 
-from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.model_config import Activation, ModelConfig
 from pagewire.ipc.errors import ConfigError
 
 from ..compute_dtype import compute_dtype
-from ..kernels.layouts import Activation
 from ..kernels.ops import Ops
 from ..layers.build_context import BuildContext
 from ..quantization.select import select_quant_method

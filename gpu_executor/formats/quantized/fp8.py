@@ -27,6 +27,9 @@ from .scales import (
 
 # The bits of a NaN but for its sign; there are no other numbers that are not finite.
 _NAN_BITS = 0x7F
+_MAX_CODE = torch.finfo(torch.float8_e4m3fn).max
+# Backends may round a weight to 8-bit integers (codes to 127) whose scales are float16. No sound weight is near it.
+_MAX_WEIGHT = 127 * torch.finfo(torch.float16).max
 
 
 def read_fp8(parts: ModuleParts, scheme: Fp8Scheme) -> CheckpointTensor:
@@ -94,6 +97,18 @@ class Fp8Tensor:
         return self.shape[0] * self.shape[1]
 
     def _read(self) -> Fp8Weight:
+        weight = self._read_parts()
+        # Codes are only multiplied out if the scales alone don't settle it.
+        if float(weight.scale.abs().max()) * _MAX_CODE > _MAX_WEIGHT:
+            largest = float(dequantize(weight).abs().max())
+            if largest > _MAX_WEIGHT:
+                raise ConfigError(
+                    f"{self.source}: holds weights of up to {largest:.3g}, and {_MAX_WEIGHT:,.0f} is the most that can "
+                    f"be; {self._scale.source} or the weight is damaged"
+                )
+        return weight
+
+    def _read_parts(self) -> Fp8Weight:
         check_activation_scales(self._activation_scales)
         codes = self._weight.read()
         if bool((codes.view(torch.uint8) & _NAN_BITS == _NAN_BITS).any()):

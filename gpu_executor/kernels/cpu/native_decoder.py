@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pagewire.checkpoint.model_config import Activation
 from pagewire.ipc.errors import EngineError, MachineError
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
-from ..layouts import Activation, DecoderLayerWeights, DecoderWeights, LinearWeight
+from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight
 from .engine import NativeEngine
 from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight

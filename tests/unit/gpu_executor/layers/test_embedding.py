@@ -76,9 +76,28 @@ def test_logits_are_scaled_and_bounded_once_on_every_way_out(scale: float, soft_
     torch.testing.assert_close(layer.forward(hidden, out), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(chosen.logits, expected[[1, 4], :40], rtol=1e-5, atol=1e-5)
-    best = expected[:, :40].max(dim=1)
-    assert chosen.best_ids == best.indices.tolist()
-    assert chosen.best_values == pytest.approx(best.values.tolist(), rel=1e-5)
+    assert chosen.best_ids == expected[:, :40].argmax(dim=1).tolist()
+    raw = hidden.double() @ rows[:40].double().t()
+    assert chosen.best_values == pytest.approx(raw.amax(dim=1).tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("num_drawable", [40, 48])
+def test_kept_logits_have_the_bits_of_all_logits(num_drawable: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = make_output_layer(torch.randn(48, 16, generator=generator), 3.0, 5.0)
+    hidden = torch.randn(5, 16, generator=generator)
+    every = layer.forward(hidden)[:, :num_drawable]
+    for kept_rows in ([0, 1, 2, 3, 4], [1, 4]):
+        chosen = layer.choose(hidden, num_drawable, kept_rows)
+        assert chosen.logits is not None
+        assert torch.equal(chosen.logits, every[kept_rows])
+
+
+def test_infinite_best_logit_is_not_hidden_by_the_bound() -> None:
+    hidden = torch.ones(2, 16)
+    hidden[1] = torch.finfo(torch.float32).max
+    best_values = make_output_layer(torch.ones(4, 16), 1.0, 4.0).choose(hidden, 4, kept_rows=[0, 1]).best_values
+    assert best_values == [16.0, torch.inf]
 
 
 def test_bounded_logits_have_the_same_bits_alone_and_in_any_batch() -> None:

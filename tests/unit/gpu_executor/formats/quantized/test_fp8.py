@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pagewire.checkpoint.quantization.schemes import Fp8Scheme
-from pagewire.gpu_executor.kernels.layouts import Fp8Weight
+from pagewire.gpu_executor.kernels.cpu.kernel_layouts import in_kernel_layouts
+from pagewire.gpu_executor.kernels.layouts import Fp8Weight, Int8Weight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
 from pagewire.ipc.errors import ConfigError
 from tests.support.one_layer import open_layer, unpacked
@@ -126,3 +127,19 @@ def test_damaged_numbers_are_named_when_they_are_read(tmp_path: Path, name: str,
         pytest.raises(ConfigError, match=rf"{re.escape(name)}'.*damaged"),
     ):
         tensors["weight"].read_matrix(None)
+
+
+@pytest.mark.parametrize("scale", [8_319_008.0, 8_319_009.0, 1e38])
+def test_weights_that_no_backend_can_hold_are_named_and_all_others_can_be_prepared(
+    tmp_path: Path, scale: float
+) -> None:
+    stored = {"weight": torch.eye(32).to(torch.float8_e4m3fn), "weight_scale": torch.tensor(scale)}
+    with open_layer(tmp_path, stored, TENSOR) as tensors:
+        if scale > 8_319_008:
+            with pytest.raises(ConfigError, match=r"down_proj\.weight'.*8,319,008.*weight_scale'.*damaged"):
+                tensors["weight"].read_matrix(None)
+            return
+        weight = tensors["weight"].read_matrix(None)
+    (part,), _ = in_kernel_layouts(weight)
+    assert isinstance(part, Int8Weight)
+    assert torch.equal(dequantize(part), scale * torch.eye(32))

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagewire.checkpoint.model_config import LayerKind
+from pagewire.checkpoint.model_config import Activation, LayerKind
 from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
 from pagewire.gpu_executor.kernels.layouts import (
-    Activation,
     AttentionWeights,
     DecoderLayerWeights,
     DecoderWeights,

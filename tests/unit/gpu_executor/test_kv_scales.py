@@ -19,7 +19,7 @@ from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.host_limits import HostLimits
 from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing
-from pagewire.gpu_executor.kv_cache_spec import KVScales, choose_scales
+from pagewire.gpu_executor.kv_scales import KVScales, choose_scales
 from pagewire.gpu_executor.loading import LoadedExecutor, StartupClock, load_executor
 from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions
 from pagewire.ipc.errors import ConfigError

@@ -10,11 +10,11 @@ import torch
 from pagewire.ipc.errors import ConfigError
 
 from ..formats.checkpoint_tensor import CheckpointTensor
-from ..kv_cache_spec import KVScales
+from ..kv_scales import KVScales
 from .weight_target import WeightTarget
 
 
-class KVCacheScales:
+class KVScalesLoader:
     """Loads up to two numbers, `k_scale` and `v_scale`; of one alone, it is for keys and values.
 
     Numbers and not tensors: they are arguments of kernels, and the same for the life of the model.
