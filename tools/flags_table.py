@@ -18,7 +18,7 @@ from pagewire.frontend.bench.offline.config import (
     BenchStartupConfig,
     BenchThroughputConfig,
 )
-from pagewire.frontend.cli.flags import Flag, bench_flags, bench_serve_flags, engine_flags, listen_flags, server_flags
+from pagewire.frontend.cli.flags import Flag, bench_serve_flags, config_flags, engine_flags, listen_flags, server_flags
 from pagewire.frontend.quantize.config import QuantizeConfig
 from tools.file_sizes import ROOT
 
@@ -52,12 +52,12 @@ def with_table(text: str) -> str:
     text = _with_part(text, BEGIN, END, [*engine_flags(), *server_flags(), *listen_flags()])
     text = _with_part(text, BENCH_BEGIN, BENCH_END, bench_serve_flags())
     text = _with_part(text, OFFLINE_BEGIN, OFFLINE_END, _offline_bench_flags())
-    return _with_part(text, QUANTIZE_BEGIN, QUANTIZE_END, bench_flags(QuantizeConfig))
+    return _with_part(text, QUANTIZE_BEGIN, QUANTIZE_END, config_flags(QuantizeConfig))
 
 
 def _offline_bench_flags() -> list[Flag]:
     configs = (BenchThroughputConfig, BenchLatencyConfig, BenchStartupConfig, BenchKernelsConfig)
-    return [flag for config in configs for flag in bench_flags(config) if flag.section == "bench"]
+    return [flag for config in configs for flag in config_flags(config) if flag.section == "bench"]
 
 
 def _with_part(text: str, first_mark: str, last_mark: str, flags: Iterable[Flag]) -> str:

@@ -7,14 +7,13 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from ..model_config import ModelConfig
-from .quantization_config import QuantizationConfig, SchemeRule
+from .quantization_config import QuantizationConfig
 from .schemes import RoundedScheme
+from .skip_rules import PLAIN_OUTPUT_LAYER
 
-# The output layer decides between tokens by small differences: every method leaves it as it is.
-_ROUNDED_RULES = (SchemeRule(pattern=r"lm_head$", scheme=None),)
 _ROUNDED = {
-    "fp8": QuantizationConfig(method="fp8", default=RoundedScheme(to="fp8"), rules=_ROUNDED_RULES),
-    "int8": QuantizationConfig(method="int8", default=RoundedScheme(to="int8"), rules=_ROUNDED_RULES),
+    "fp8": QuantizationConfig(method="fp8", default=RoundedScheme(to="fp8"), rules=(PLAIN_OUTPUT_LAYER,)),
+    "int8": QuantizationConfig(method="int8", default=RoundedScheme(to="int8"), rules=(PLAIN_OUTPUT_LAYER,)),
 }
 
 

@@ -48,7 +48,8 @@ class Fp8Scheme(_Scheme, frozen=True, kw_only=True):
     """`weight` in float8_e4m3fn, and its scales.
 
     Attributes:
-        granularity: what a scale belongs to: the whole matrix, a row, or a block.
+        granularity: what a scale belongs to: the whole matrix (or a row, which some files do not tell from it but by
+            the shape), a row, or a block.
         block_shape: rows and columns of a block; None unless scales are by block.
         has_static_activations: the checkpoint holds an `input_scale` too.
     """

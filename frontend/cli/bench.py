@@ -12,10 +12,10 @@ from ..bench.serving.config import BenchServeConfig
 from .command import CommandGroup, FlagCommand
 from .flags import (
     Flag,
-    bench_flags,
     bench_serve_flags,
-    build_bench_config,
+    build_config,
     build_engine_config,
+    config_flags,
     engine_flags,
     given_values,
     spelled_out,
@@ -55,14 +55,14 @@ def offline_bench_flags(config: type) -> list[Flag]:
     """
     engine = engine_flags()
     names = {flag.field for flag in engine}
-    return [*(flag for flag in bench_flags(config) if flag.field not in names), *engine]
+    return [*(flag for flag in config_flags(config) if flag.field not in names), *engine]
 
 
 def _serve_command(run_serve: RunBenchServe | None) -> click.Command:
     def serve(**_: Any) -> int:  # Any: the flags, read from the context with their sources
         ctx = click.get_current_context()
         assert isinstance(ctx.command, FlagCommand)
-        config = build_bench_config(BenchServeConfig, given_values(ctx, ctx.command.flag_options))
+        config = build_config(BenchServeConfig, given_values(ctx, ctx.command.flag_options))
         if run_serve is not None:
             return run_serve(config, click.echo)
         from ..bench.serving.serve import run
@@ -88,21 +88,21 @@ def _engine_benchmark(
 
 
 def _throughput(given: dict[str, object]) -> int:
-    config = build_bench_config(BenchThroughputConfig, given)
+    config = build_config(BenchThroughputConfig, given)
     from ..bench.offline.throughput import run
 
     return run(config, _engine_values(given), click.echo)
 
 
 def _latency(given: dict[str, object]) -> int:
-    config = build_bench_config(BenchLatencyConfig, given)
+    config = build_config(BenchLatencyConfig, given)
     from ..bench.offline.latency import run
 
     return run(config, _engine_values(given), click.echo)
 
 
 def _startup(given: dict[str, object]) -> int:
-    config = build_bench_config(BenchStartupConfig, given)
+    config = build_config(BenchStartupConfig, given)
     from pathlib import Path
 
     from ..bench.offline.startup import run
@@ -118,13 +118,13 @@ def _kernels_command() -> click.Command:
     def kernels(**_: Any) -> int:  # Any: as above
         ctx = click.get_current_context()
         assert isinstance(ctx.command, FlagCommand)
-        config = build_bench_config(BenchKernelsConfig, given_values(ctx, ctx.command.flag_options))
+        config = build_config(BenchKernelsConfig, given_values(ctx, ctx.command.flag_options))
         from ..bench.offline.kernels import run
 
         return run(config, click.echo)
 
     return FlagCommand(
-        "kernels", bench_flags(BenchKernelsConfig), {}, [], kernels,
+        "kernels", config_flags(BenchKernelsConfig), {}, [], kernels,
         "Time single kernels, beside what the machine can do at most.", BENCH_OFFLINE,
     )  # fmt: skip
 

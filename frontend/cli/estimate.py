@@ -8,7 +8,7 @@ import click
 
 from ..estimate.config import EstimateConfig
 from .command import FlagCommand
-from .flags import bench_flags, build_bench_config, given_values
+from .flags import build_config, config_flags, given_values
 from .refused import RefusedFlags
 
 
@@ -18,13 +18,13 @@ def estimate_command() -> click.Command:
     def estimate(model: str, **_: Any) -> int:  # Any: the flags, read from the context with their sources
         ctx = click.get_current_context()
         assert isinstance(ctx.command, FlagCommand)
-        config = build_bench_config(EstimateConfig, given_values(ctx, ctx.command.flag_options))
+        config = build_config(EstimateConfig, given_values(ctx, ctx.command.flag_options))
         from ..estimate.run import run
 
         return run(model, config, click.echo)
 
     return FlagCommand(
-        "estimate", bench_flags(EstimateConfig), {}, [click.Argument(["model"], metavar="MODEL")], estimate,
+        "estimate", config_flags(EstimateConfig), {}, [click.Argument(["model"], metavar="MODEL")], estimate,
         "Say what MODEL takes and how fast it can be on a device, on paper. MODEL is a built-in shape like "
         "llama-3.1-8b, a directory, a hub id or a GGUF file; of a hub model only config.json is fetched.",
         _REFUSED,

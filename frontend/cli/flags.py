@@ -136,11 +136,11 @@ def server_flags() -> list[Flag]:
 
 def bench_serve_flags() -> list[Flag]:
     """Return the flags of `pagewire bench serve`."""
-    return bench_flags(BenchServeConfig)
+    return config_flags(BenchServeConfig)
 
 
-def bench_flags(config: type) -> list[Flag]:
-    """Return the flags of one of the benchmarks, by its config's type: those of its dataset, then its own."""
+def config_flags(config: type) -> list[Flag]:
+    """Return the flags of a command that has a config of its own, by its type: those of a dataset in it come first."""
     return _nested_flags_of(config, "bench")
 
 
@@ -166,9 +166,9 @@ def build_listen_config(given: Mapping[str, object]) -> ListenConfig:
     return _convert(_only(listen_flags(), given), ListenConfig)
 
 
-def build_bench_config(config: type[T], given: Mapping[str, object]) -> T:
-    """Return a benchmark's config; arguments and errors as in `build_engine_config`."""
-    return _convert(_sorted_in(bench_flags(config), given, "bench"), config)
+def build_config(config: type[T], given: Mapping[str, object]) -> T:
+    """Return the config of such a command; arguments and errors as in `build_engine_config`."""
+    return _convert(_sorted_in(config_flags(config), given, "bench"), config)
 
 
 def spelled_out(flags: Iterable[Flag], given: Mapping[str, object]) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from ..quantize.config import QuantizeConfig
 from .command import FlagCommand
-from .flags import bench_flags, build_bench_config, given_values
+from .flags import build_config, config_flags, given_values
 from .refused import RefusedFlags
 
 
@@ -18,13 +18,13 @@ def quantize_command() -> click.Command:
     def quantize(model: str, **_: Any) -> int:  # Any: the flags, read from the context with their sources
         ctx = click.get_current_context()
         assert isinstance(ctx.command, FlagCommand)
-        config = build_bench_config(QuantizeConfig, given_values(ctx, ctx.command.flag_options))
+        config = build_config(QuantizeConfig, given_values(ctx, ctx.command.flag_options))
         from ..quantize.run import run
 
         return run(model, config)
 
     return FlagCommand(
-        "quantize", bench_flags(QuantizeConfig), {}, [click.Argument(["model"], metavar="MODEL")], quantize,
+        "quantize", config_flags(QuantizeConfig), {}, [click.Argument(["model"], metavar="MODEL")], quantize,
         "Write a copy of MODEL with linear layers rounded to 4 or 8 bits, which serves here and elsewhere. MODEL is a "
         "directory or a hub id with safetensors weights. It takes no samples of text, and seconds to minutes.",
         _REFUSED,

@@ -18,7 +18,7 @@ from pagewire.ipc.errors import ConfigError
 
 from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 
-_DTYPES = {
+DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
@@ -29,7 +29,7 @@ _DTYPES = {
     "U8": torch.uint8,
 }
 # What a plain tensor may be stored as; the others are parts of quantized layers.
-_PLAIN = ("F32", "F16", "BF16")
+PLAIN = ("F32", "F16", "BF16")
 # Values converted at a time: the packed bytes are copied once on their way.
 _CHUNK_VALUES = 1 << 20
 
@@ -106,9 +106,9 @@ class SafetensorsTensor:
         Raises:
             ConfigError: if it is stored in a type that is no part of any supported format.
         """
-        dtype = _DTYPES.get(self.stored_as)
+        dtype = DTYPES.get(self.stored_as)
         if dtype is None:
-            raise ConfigError(f"{self.source}: is stored as {self.stored_as}; readable are {', '.join(_DTYPES)}")
+            raise ConfigError(f"{self.source}: is stored as {self.stored_as}; readable are {', '.join(DTYPES)}")
         num_bytes = math.prod(self.shape) * dtype.itemsize
         # A copy: the map is read-only, which torch does not know, and a tensor there need not be aligned.
         raw = np.frombuffer(self._mapped, dtype=np.uint8, count=num_bytes, offset=self._location.begin).copy()
@@ -126,12 +126,12 @@ class SafetensorsTensor:
 
     @property
     def _plain_dtype(self) -> torch.dtype:
-        if self.stored_as not in _PLAIN:
+        if self.stored_as not in PLAIN:
             raise ConfigError(
                 f"{self.source}: is stored as {self.stored_as}, which a plain tensor can't be; those may be "
-                f"{', '.join(_PLAIN)}"
+                f"{', '.join(PLAIN)}"
             )
-        return _DTYPES[self.stored_as]
+        return DTYPES[self.stored_as]
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import AWQScheme
-from pagewire.ipc.errors import ConfigError
 
 from .integer_matrix import IntegerMatrix, even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
-from .scales import read_scale
+from .scales import check_matrix, read_scale
 
 _BITS = 4
 _CODES_PER_WORD = 8
@@ -48,9 +47,7 @@ class AWQTensor(IntegerTensor):
 
     def __init__(self, parts: ModuleParts, scheme: AWQScheme) -> None:
         qweight, qzeros, scales = parts.take("qweight"), parts.take("qzeros"), parts.take("scales")
-        if len(qweight.shape) != 2:
-            raise ConfigError(f"{qweight.source}: has shape {list(qweight.shape)}, where a matrix is asked for")
-        in_features, num_words = qweight.shape
+        in_features, num_words = check_matrix(qweight)
         num_groups = math.ceil(in_features / (scheme.group_size or in_features or 1))
         check_dtype(qweight, "I32")
         check_dtype(qzeros, "I32")

@@ -43,7 +43,9 @@ def read_fp8(parts: ModuleParts, scheme: Fp8Scheme) -> CheckpointTensor:
     out_features, in_features = check_matrix(weight)
     # Called "inverse" where it is what quantizing divided by: the number that codes are multiplied by all the same.
     scale = parts.take_optional("weight_scale_inv") or parts.take("weight_scale")
-    if scheme.block_shape is None:
+    if scheme.granularity == "channel":
+        check_scale(scale, (out_features, 1), (out_features,))
+    elif scheme.block_shape is None:
         check_scale(scale, *scale_shapes(out_features, None))
     else:
         rows, columns = scheme.block_shape

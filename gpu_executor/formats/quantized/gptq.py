@@ -27,7 +27,7 @@ from .bit_packing import unpack_columns, unpack_rows
 from .integer_matrix import IntegerMatrix, even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
-from .scales import read_scale
+from .scales import check_matrix, read_scale
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,8 @@ class GPTQTensor(IntegerTensor):
         qweight, qzeros, scales = parts.take("qweight"), parts.take("qzeros"), parts.take("scales")
         group_index = parts.take_optional("g_idx")
         codes_per_word = 32 // scheme.bits
-        if len(qweight.shape) != 2:
-            raise ConfigError(f"{qweight.source}: has shape {list(qweight.shape)}, where a matrix is asked for")
-        in_features, out_features = qweight.shape[0] * codes_per_word, qweight.shape[1]
+        num_words, out_features = check_matrix(qweight)
+        in_features = num_words * codes_per_word
         num_groups = math.ceil(in_features / (scheme.group_size or in_features or 1))
         check_dtype(qweight, "I32")
         check_dtype(qzeros, "I32")

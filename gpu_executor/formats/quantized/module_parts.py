@@ -21,11 +21,6 @@ class ModuleParts:
         self._location = location
         self._tensors = dict(tensors)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """What has not been taken."""
-        return frozenset(self._tensors)
-
     def take(self, name: str) -> SafetensorsTensor:
         """Return a tensor that the packing can't do without.
 

@@ -60,6 +60,8 @@ class IntegerTensor(ABC):
 
     def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
+        if self._group_size is not None and self._group_size % GROUP_SIZE:
+            return math.prod(self.shape) * (dtype or torch.float32).itemsize  # no packed layout holds it
         # Backends that keep scales of larger groups once halve what they repeat: a group of 96 is three of 32.
         group = max_scale_group
         while group > GROUP_SIZE and self._group_size is not None and self._group_size % group:

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 from torch import Tensor
 
 from pagewire.checkpoint.json_reader import read_json_object
 from pagewire.ipc.errors import ConfigError
 
-from ..safetensors import SafetensorsTensor, open_safetensors
+from ..quantized.scales import check_matrix
+from ..safetensors import DTYPES, PLAIN, SafetensorsTensor, open_safetensors
 from .packing import Packing, TensorSpec
 from .safetensors_writer import SafetensorsWriter
 
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # What lies beside the weights and belongs to the model: tokenizer, templates, generation_config, license.
 _COPIED_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
 _COPIED_STEMS = frozenset({"LICENSE", "NOTICE", "USE_POLICY"})
@@ -93,24 +92,22 @@ class _Plan:
 
     @staticmethod
     def of(tensor: SafetensorsTensor, packing: Packing | None) -> _Plan:
-        dtype = _DTYPES.get(tensor.stored_as)
-        if dtype is None:
+        if tensor.stored_as not in PLAIN:
             raise ConfigError(
                 f"{tensor.source}: is stored as {tensor.stored_as}; weights that can be quantized are "
-                f"{', '.join(_DTYPES)}"
+                f"{', '.join(PLAIN)}"
             )
+        dtype = DTYPES[tensor.stored_as]
         if packing is None:
             return _Plan(tensor, None, (TensorSpec(tensor.name, dtype, tensor.shape),))
-        if len(tensor.shape) != 2:
-            raise ConfigError(f"{tensor.source}: has shape {list(tensor.shape)}, a linear layer's weight is a matrix")
-        module, shape = _module_of(tensor.name), (tensor.shape[0], tensor.shape[1])
+        module, shape = _module_of(tensor.name), check_matrix(tensor)
         packing.check(module, shape)
         specs = [TensorSpec(f"{module}.{spec.name}", spec.dtype, spec.shape) for spec in packing.specs(shape, dtype)]
         return _Plan(tensor, packing, specs)
 
     @property
     def bytes_before(self) -> int:
-        return _DTYPES[self.tensor.stored_as].itemsize * math.prod(self.tensor.shape)
+        return DTYPES[self.tensor.stored_as].itemsize * math.prod(self.tensor.shape)
 
     def make(self) -> list[Tensor]:
         """Return the tensors of `specs`."""

@@ -15,18 +15,10 @@ import msgspec
 import torch
 from torch import Tensor
 
+from ..safetensors import DTYPES
 from .packing import TensorSpec
 
-_DTYPE_NAMES = {
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _HEADER_ALIGNMENT = 8
 
 

@@ -11,7 +11,7 @@ import pytest
 from pagewire.frontend.bench.offline.config import BenchThroughputConfig
 from pagewire.frontend.bench.serving.config import BenchServeConfig
 from pagewire.frontend.cli.bench import bench_command, offline_bench_flags
-from pagewire.frontend.cli.flags import bench_flags, build_bench_config, spelled_out
+from pagewire.frontend.cli.flags import build_config, config_flags, spelled_out
 from pagewire.frontend.cli.main import run
 
 
@@ -126,7 +126,7 @@ def test_a_benchmark_of_an_engine_takes_the_engines_flags_too():
     assert {"num_prompts", "input_len", "max_num_seqs", "kv_cache_dtype", "seed"} <= flags.keys()
     assert flags["seed"].section == "model"
     given = {"seed": 3, "num_prompts": 7, "max_num_seqs": 5, "model": "m"}
-    config = build_bench_config(BenchThroughputConfig, given)
+    config = build_config(BenchThroughputConfig, given)
     assert (config.dataset.seed, config.dataset.num_prompts) == (3, 7)
 
 
@@ -155,7 +155,7 @@ def test_what_the_other_benchmarks_can_not_do_is_one_line_too(
 
 
 def test_given_values_are_spelled_out_for_another_command():
-    flags = bench_flags(BenchServeConfig)
+    flags = config_flags(BenchServeConfig)
     given = {"num_prompts": 5, "ignore_eos": True, "save_result": False, "goodput": ("ttft:5", "e2el:9"), "model": None}
     assert spelled_out(flags, given) == [
         "--num-prompts", "5", "--ignore-eos", "--goodput", "ttft:5", "--goodput", "e2el:9", "--no-save-result",

@@ -6,9 +6,9 @@ import pytest
 
 from pagewire.frontend.cli.flags import (
     FlagOption,
-    bench_flags,
     build_engine_config,
     build_server_config,
+    config_flags,
     engine_flags,
     server_flags,
     spelled_out,
@@ -74,10 +74,10 @@ def test_defaults_of_several_values_are_shown_as_they_are_typed():
 
 
 def test_opposite_of_a_switch_may_have_a_name_of_its_own():
-    opposites = {flag.field: flag.opposite for flag in [*engine_flags(), *bench_flags(QuantizeConfig)]}
+    opposites = {flag.field: flag.opposite for flag in [*engine_flags(), *config_flags(QuantizeConfig)]}
     assert opposites["enable_prefix_caching"] == "--no-enable-prefix-caching"
     assert opposites["symmetric"] == "--asymmetric"
-    assert spelled_out(bench_flags(QuantizeConfig), {"symmetric": False}) == ["--asymmetric"]
+    assert spelled_out(config_flags(QuantizeConfig), {"symmetric": False}) == ["--asymmetric"]
 
 
 def test_quantization_has_a_short_flag():
