@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import ConfigError
+from .parallel_config import ParallelConfig
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
@@ -210,21 +211,6 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
                 defaults.max_num_batched_tokens if self.max_num_batched_tokens is None else self.max_num_batched_tokens
             ),
         )
-
-
-class ParallelConfig(_Config, frozen=True, kw_only=True):
-    """How one model is spread over devices."""
-
-    tensor_parallel_size: Annotated[int, Meta(description="Devices that share each layer.")] = 1
-    pipeline_parallel_size: Annotated[int, Meta(description="Groups of layers, one after the other.")] = 1
-
-    def __post_init__(self) -> None:
-        for flag, size in (
-            ("--tensor-parallel-size", self.tensor_parallel_size),
-            ("--pipeline-parallel-size", self.pipeline_parallel_size),
-        ):
-            if size != 1:
-                raise ConfigError(f"{flag} {size} is not supported yet; this version runs on one device: give 1.")
 
 
 class SupervisionConfig(_Config, frozen=True, kw_only=True):

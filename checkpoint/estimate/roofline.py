@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..model_config import LayerKind, ModelConfig
+from ..placement import Placement, kv_heads_a_device, layers_a_stage
 from .devices import DeviceSpec
-from .placement import Placement, kv_heads_a_device, layers_a_stage
 from .served import Served
 from .weights import Matrix, layer_matrices
 

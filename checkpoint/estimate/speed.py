@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..placement import Placement
 from .devices import DeviceSpec
-from .placement import Placement
 from .roofline import OpCost, Work, decode, end_costs, layer_costs, prefill, seconds, step_seconds
 from .served import Served
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pagewire.checkpoint.estimate.answer import Question
 from pagewire.checkpoint.estimate.devices import DeviceSpec, find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES, find_shape
 from pagewire.checkpoint.estimate.stored_format import stored_bits
 from pagewire.checkpoint.estimate.weights import WeightBits, format_bits
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.placement import Placement
 from pagewire.checkpoint.resolve import resolve_config
 from pagewire.ipc.config import StepLimits
 from pagewire.ipc.errors import ConfigError

@@ -251,23 +251,26 @@ class MLPWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """What lies between a token's id and the row that the output layer reads.
+    """What lies between a token's id and the row that the output layer reads; of several stages, one stage's part.
 
     Attributes:
-        embedding: vocab_size rows of hidden_size channels.
+        embedding: rows of hidden_size channels, one a token id from `first_token_id` on; None: a stage before this one
+            has it.
         layers: first to last, at least one.
-        norm: [hidden_size], weight of the RMSNorm after the last layer.
+        norm: [hidden_size], weight of the RMSNorm after the last layer; None: a stage after this one has it.
         norm_eps: its epsilon.
         dtype: of activations, the compute dtype.
         embedding_scale: what a token's row is multiplied by.
+        first_token_id: of the rows of `embedding`, where ranks divide the vocabulary.
     """
 
-    embedding: LinearWeight
+    embedding: LinearWeight | None
     layers: tuple[DecoderLayerWeights, ...]
-    norm: Tensor
+    norm: Tensor | None
     norm_eps: float
     dtype: torch.dtype
     embedding_scale: float = 1.0
+    first_token_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

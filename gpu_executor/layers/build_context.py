@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.ops import Ops
+from ..parallel.share import WHOLE, Share
 from ..quantization.base import QuantMethod
 
 
@@ -21,6 +22,8 @@ class BuildContext:
         dtype: compute dtype: of activations, and of the parameters that are no matrices.
         weight_dtype: dtype of dense matrices; None: as the checkpoint stores each.
         device: where they live.
+        share: this rank's part of each layer; `ops.ranks` are those that it divides them with.
+        stage: this rank's part of the layers.
     """
 
     ops: Ops
@@ -28,6 +31,8 @@ class BuildContext:
     dtype: torch.dtype
     weight_dtype: torch.dtype | None
     device: torch.device
+    share: Share = WHOLE
+    stage: Share = WHOLE
 
     def empty(self, *shape: int) -> Tensor:
         """Allocate a parameter whose contents are undefined until it is loaded."""

@@ -39,6 +39,8 @@ class NativeDecoder:
         self._vectors: list[Tensor] = []  # what the views point to besides
         self._viewed: ForwardMetadata | None = None
         self._step_view = StepView()
+        assert weights.embedding is not None, "the native decoder runs whole models"
+        assert weights.norm is not None, "the native decoder runs whole models"
         self._hidden_size = weights.norm.shape[0]
         layers = (LayerView * len(weights.layers))(*(self._view(layer) for layer in weights.layers))
         view = DecoderView(

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from pagewire.checkpoint.estimate.devices import find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.roofline import (
     OpCost,
     Work,
@@ -22,6 +21,7 @@ from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.weights import format_bits
 from pagewire.checkpoint.model_config import LayerKind
+from pagewire.checkpoint.placement import Placement
 
 FP16 = KVLayout(name="float16", bytes_a_value=2)
 OF_8B = Served(model=SHAPES["llama-3.1-8b"].config, bits=format_bits("bfloat16"), kv=FP16)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pagewire.checkpoint.estimate.devices import find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.speed import decode_speed, request_speed, step_table
 from pagewire.checkpoint.estimate.weights import format_bits
+from pagewire.checkpoint.placement import Placement
 
 OF_8B = Served(
     model=SHAPES["llama-3.1-8b"].config,

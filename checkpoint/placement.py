@@ -6,7 +6,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from ..model_config import ModelConfig
+from .model_config import ModelConfig
 
 DEVICES_A_MACHINE = 8
 """Beyond so many, links between machines are too slow for a layer to be shared: layers are put one after another."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pagewire.checkpoint.estimate.placement import (
+from pagewire.checkpoint.estimate.shapes import SHAPES
+from pagewire.checkpoint.placement import (
     Placement,
     candidate_placements,
     check_placement,
     kv_heads_a_device,
     layers_a_stage,
 )
-from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.ipc.errors import ConfigError
 
 SMALL = SHAPES["smollm2-135m"].config
