@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import AWQScheme
 
+from .bit_packing import CHUNK_WORDS
 from .integer_matrix import IntegerMatrix, even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
@@ -25,8 +26,6 @@ _BITS = 4
 _CODES_PER_WORD = 8
 # The output channel, of a word's eight, whose code is in each four bits of it, lowest first.
 _CHANNEL_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-# Words that are unpacked at a time: what is in between the stored and the unpacked form stays in the cache.
-_CHUNK_WORDS = 1 << 18
 
 
 def read_awq(parts: ModuleParts, scheme: AWQScheme) -> AWQTensor:
@@ -76,7 +75,7 @@ def _unpack(words: Tensor) -> Tensor:
     """[num_rows, num_words] int32 -> [num_words * 8, num_rows] uint8: an output channel a row."""
     num_rows, num_words = words.shape
     codes = torch.empty(num_words, _CODES_PER_WORD, num_rows, dtype=torch.uint8)
-    step = max(_CHUNK_WORDS // max(num_rows, 1), 1)
+    step = max(CHUNK_WORDS // max(num_rows, 1), 1)
     for begin in range(0, num_words, step):
         # A copy in any case: a matrix of one row counts as contiguous whichever way it is turned.
         chunk = words[:, begin : begin + step].t().clone(memory_format=torch.contiguous_format)

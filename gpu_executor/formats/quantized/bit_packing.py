@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # Words that are unpacked at a time: what is in between the stored and the unpacked form stays in the cache.
-_CHUNK_WORDS = 1 << 18
+CHUNK_WORDS = 1 << 18
 
 
 def unpack_rows(words: Tensor, bits: int) -> Tensor:
@@ -43,7 +43,7 @@ def unpack_columns(words: Tensor, bits: int) -> Tensor:
     """
     num_words, num_columns = words.shape
     codes = torch.empty(num_columns, num_words * 32 // bits, dtype=torch.uint8)
-    step = max(_CHUNK_WORDS // max(num_words, 1), 1)
+    step = max(CHUNK_WORDS // max(num_words, 1), 1)
     for begin in range(0, num_columns, step):
         end = min(begin + step, num_columns)
         codes[begin:end] = unpack_rows(words[:, begin:end].t(), bits)

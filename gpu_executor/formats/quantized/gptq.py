@@ -24,10 +24,10 @@ from pagewire.ipc.errors import ConfigError
 
 from ..safetensors import SafetensorsTensor
 from .bit_packing import unpack_columns, unpack_rows
-from .integer_matrix import IntegerMatrix, even_groups
+from .integer_matrix import IntegerMatrix
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
-from .scales import check_matrix, read_scale
+from .scales import check_matrix, check_order, read_groups, read_scale
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,7 @@ class GPTQTensor(IntegerTensor):
         check_shape(scales, (num_groups, out_features))
         check_shape(qzeros, (num_groups, math.ceil(out_features / codes_per_word)))
         if group_index is not None:
-            check_dtype(group_index, "I32", "I64")
-            check_shape(group_index, (in_features,))
+            check_order(group_index, in_features)
         super().__init__(parts.module, qweight.source, (out_features, in_features), scheme.bits, scheme.group_size)
         self._scheme = scheme
         self._qweight = qweight
@@ -81,7 +80,7 @@ class GPTQTensor(IntegerTensor):
             codes=unpack_columns(self._qweight.read(), scheme.bits),
             scale=read_scale(self._scales).t().contiguous(),
             zero=self._read_zeros().t().float().contiguous(),
-            group_of=self._read_groups(),
+            group_of=read_groups(self._group_index, self.shape[1], scheme.group_size, self._scales.shape[0]),
         )
 
     def _read_zeros(self) -> Tensor:
@@ -98,23 +97,6 @@ class GPTQTensor(IntegerTensor):
         # Tools subtract 1 from every zero point by one subtraction from the whole word, whose borrows (of a zero point
         # of 0) go to the next one: the sum of the whole word takes them back. It may wrap around.
         return unpack_rows(words + _ONE_EACH[scheme.bits], scheme.bits)[:, : self.shape[0]]
-
-    def _read_groups(self) -> Tensor:
-        """Return the group of each input channel, [in_features] int64."""
-        even = even_groups(self.shape[1], self._scheme.group_size)
-        if self._group_index is None:
-            return even
-        group_of = self._group_index.read().long()
-        num_groups = self._scales.shape[0]
-        outside = (group_of < 0) | (group_of >= num_groups)
-        if bool(outside.any()):
-            channel = int(outside.nonzero()[0])
-            raise ConfigError(
-                f"{self._group_index.source}: gives input channel {channel} to group {int(group_of[channel])}; there "
-                f"are groups 0 to {num_groups - 1}"
-            )
-        # Some tools leave it zero where channels are in order.
-        return group_of if bool(group_of.any()) else even
 
 
 def _symmetric_offset(stored: Tensor, scheme: GPTQScheme, qzeros: SafetensorsTensor) -> int:

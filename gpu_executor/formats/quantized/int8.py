@@ -12,12 +12,14 @@ from pagewire.checkpoint.quantization.schemes import Int8Scheme
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
 from .integer_matrix import IntegerMatrix
-from .module_parts import ModuleParts, check_dtype, check_shape
+from .module_parts import ModuleParts, check_dtype
 from .packed_tensor import IntegerTensor
 from .scales import (
     by_row,
     check_activation_scales,
     check_matrix,
+    check_no_zero_points,
+    check_order,
     check_scale,
     check_zero_points,
     read_groups,
@@ -42,16 +44,12 @@ def read_int8(parts: ModuleParts, scheme: Int8Scheme) -> CheckpointTensor:
     num_groups = None if scheme.group_size is None else -(-in_features // scheme.group_size)
     shapes = scale_shapes(out_features, num_groups)
     scale = check_scale(parts.take("weight_scale"), *shapes)
-    # Some writers store the zero points of symmetric weights, too: zeros.
     zero_point = parts.take_optional("weight_zero_point") if scheme.is_symmetric else parts.take("weight_zero_point")
     if zero_point is not None:
         check_zero_points(zero_point, *shapes)
-    order = parts.take("weight_g_idx") if scheme.has_permutation else None
-    if order is not None:
-        check_dtype(order, "I32", "I64")
-        check_shape(order, (in_features,))
+    order = check_order(parts.take("weight_g_idx"), in_features) if scheme.has_permutation else None
     activation_scales = take_activation_scales(parts) if scheme.has_static_activations else []
-    return Int8Tensor(parts.module, weight, scale, zero_point, order, scheme.group_size, activation_scales)
+    return Int8Tensor(parts.module, scheme, weight, scale, zero_point, order, activation_scales)
 
 
 class Int8Tensor(IntegerTensor):
@@ -59,25 +57,26 @@ class Int8Tensor(IntegerTensor):
 
     Args:
         module: canonical name of the layer.
+        scheme: how it is stored.
         weight: [out_features, in_features].
         scale: of `scale_shapes`.
-        zero_point: like `scale`, or None: zeros.
+        zero_point: like `scale`, or None: zeros, as all are of a symmetric weight.
         order: `weight_g_idx`, or None: groups are runs of channels.
-        group_size: channels of a group; None: a row is one.
         activation_scales: what `take_activation_scales` took.
     """
 
     def __init__(
         self,
         module: str,
+        scheme: Int8Scheme,
         weight: SafetensorsTensor,
         scale: SafetensorsTensor,
         zero_point: SafetensorsTensor | None,
         order: SafetensorsTensor | None,
-        group_size: int | None,
         activation_scales: list[SafetensorsTensor],
     ) -> None:
-        super().__init__(module, weight.source, check_matrix(weight), _BITS, group_size)
+        super().__init__(module, weight.source, check_matrix(weight), _BITS, scheme.group_size)
+        self._scheme = scheme
         self._weight = weight
         self._scale = scale
         self._zero_point = zero_point
@@ -90,7 +89,9 @@ class Int8Tensor(IntegerTensor):
         out_features, in_features = self.shape
         scale = by_row(read_scale(self._scale), out_features)
         zero = torch.zeros_like(scale)
-        if self._zero_point is not None:
+        if self._zero_point is not None and self._scheme.is_symmetric:
+            check_no_zero_points(self._zero_point)
+        elif self._zero_point is not None:
             zero = by_row(self._zero_point.read().float(), out_features)
         return IntegerMatrix(
             bits=_BITS,

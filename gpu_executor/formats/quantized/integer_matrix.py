@@ -10,6 +10,9 @@ from torch import Tensor
 
 from ...kernels.layouts import GROUP_SIZE, Int4Weight, Int8Weight
 
+# Numbers that are worked out at a time: three times as many bytes as a matrix in float32 would else be in between.
+_CHUNK_VALUES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class IntegerMatrix:
@@ -29,10 +32,23 @@ class IntegerMatrix:
     zero: Tensor
     group_of: Tensor
 
-    def dequantize(self) -> Tensor:
-        """Return the matrix in float32: the difference is exact, the product rounded once."""
-        values = self.codes.float().sub_(self.zero.index_select(1, self.group_of))
-        return values.mul_(self.scale.index_select(1, self.group_of))
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the matrix; see `copy_to`."""
+        values = torch.empty(self.codes.shape, dtype=dtype)
+        self.copy_to(values)
+        return values
+
+    def copy_to(self, destination: Tensor) -> None:
+        """Write the matrix: differences are exact, products rounded to float32, and then to the destination's type.
+
+        Args:
+            destination: [out_features, in_features] of any float dtype.
+        """
+        num_rows = max(1, _CHUNK_VALUES // max(1, self.codes.shape[1]))
+        for begin in range(0, self.codes.shape[0], num_rows):
+            rows = slice(begin, begin + num_rows)
+            values = self.codes[rows].float().sub_(self.zero[rows].index_select(1, self.group_of))
+            destination[rows] = values.mul_(self.scale[rows].index_select(1, self.group_of))
 
     def to_grouped(self) -> Int4Weight | Int8Weight | None:
         """Return the canonical layout that holds the codes; None if none does, and the matrix must become a dense one.

@@ -1,7 +1,7 @@
 """Integers of 4 or 8 bits in words of 32, as compressed-tensors' "pack-quantized" files hold them.
 
 Codes have no sign: half the range is added. A word holds neighbouring channels of a row, the first in its lowest bits;
-zero points are packed in the same way, but down the rows.
+zero points are packed in the same way, but down the rows. Those of symmetric weights are not stored, or as plain zeros.
 
 Source: https://github.com/vllm-project/compressed-tensors, pack_quantized compressor.
 """
@@ -19,7 +19,16 @@ from .bit_packing import unpack_columns, unpack_rows
 from .integer_matrix import IntegerMatrix
 from .module_parts import ModuleParts, check_dtype, check_shape
 from .packed_tensor import IntegerTensor
-from .scales import by_row, check_scale, read_groups, read_scale, scale_shapes
+from .scales import (
+    by_row,
+    check_no_zero_points,
+    check_order,
+    check_scale,
+    check_zero_points,
+    read_groups,
+    read_scale,
+    scale_shapes,
+)
 
 _WORD_BITS = 32
 
@@ -35,15 +44,15 @@ def read_packed_int(parts: ModuleParts, scheme: PackedIntScheme) -> CheckpointTe
     out_features, in_features = _read_shape(out_and_in)
     check_shape(packed, (out_features, _num_words(in_features, scheme.bits)))
     num_groups = None if scheme.group_size is None else -(-in_features // scheme.group_size)
-    scale = check_scale(parts.take("weight_scale"), *scale_shapes(out_features, num_groups))
-    zero_point = None if scheme.is_symmetric else parts.take("weight_zero_point")
-    if zero_point is not None:
+    shapes = scale_shapes(out_features, num_groups)
+    scale = check_scale(parts.take("weight_scale"), *shapes)
+    zero_point = parts.take_optional("weight_zero_point") if scheme.is_symmetric else parts.take("weight_zero_point")
+    if zero_point is not None and scheme.is_symmetric:
+        check_zero_points(zero_point, *shapes)
+    elif zero_point is not None:
         check_dtype(zero_point, "I32")
         check_shape(zero_point, (_num_words(out_features, scheme.bits), num_groups or 1))
-    order = parts.take("weight_g_idx") if scheme.has_permutation else None
-    if order is not None:
-        check_dtype(order, "I32", "I64")
-        check_shape(order, (in_features,))
+    order = check_order(parts.take("weight_g_idx"), in_features) if scheme.has_permutation else None
     return PackedIntTensor(parts.module, scheme, (out_features, in_features), packed, scale, zero_point, order)
 
 
@@ -56,7 +65,8 @@ class PackedIntTensor(IntegerTensor):
         shape: [out_features, in_features].
         packed: [out_features, words of a row] int32.
         scale: of `scale_shapes`.
-        zero_point: [words of out_features, num_groups] int32, or None: half the range.
+        zero_point: [words of out_features, num_groups] int32, of a symmetric weight zeros of `scale_shapes`; None: half
+            the range.
         order: `weight_g_idx`, or None: groups are runs of channels.
     """
 
@@ -83,7 +93,9 @@ class PackedIntTensor(IntegerTensor):
         bits = self._scheme.bits
         scale = by_row(read_scale(self._scale), out_features)
         zero = torch.full_like(scale, 2 ** (bits - 1))
-        if self._zero_point is not None:
+        if self._zero_point is not None and self._scheme.is_symmetric:
+            check_no_zero_points(self._zero_point)
+        elif self._zero_point is not None:
             zero = unpack_columns(self._zero_point.read(), bits).t()[:out_features].float()
         return IntegerMatrix(
             bits=bits,

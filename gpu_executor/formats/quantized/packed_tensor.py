@@ -47,7 +47,7 @@ class IntegerTensor(ABC):
 
     def copy_to(self, destination: Tensor) -> None:
         """Unpack into `destination`; see `CheckpointTensor.copy_to`."""
-        destination.copy_(self.read_integers().dequantize())
+        self.read_integers().copy_to(destination)
 
     def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
         """Read in the nearest canonical layout; see `CheckpointTensor.read_matrix`."""
@@ -56,7 +56,7 @@ class IntegerTensor(ABC):
         if grouped is not None:
             return grouped
         logger.info("%s: has groups that no packed layout holds; it takes more memory as a plain matrix", self.source)
-        return DenseWeight(matrix.dequantize().to(dtype or torch.float32))
+        return DenseWeight(matrix.dequantize(dtype or torch.float32))
 
     def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
