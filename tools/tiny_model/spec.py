@@ -8,6 +8,11 @@ import msgspec
 
 Family = Literal["gemma2", "gemma3", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3"]
 FAMILIES: tuple[Family, ...] = ("gemma2", "gemma3", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
+# Of a GGUF file's matrices.
+GGUF_TYPES = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS",
+)  # fmt: skip
 ARCHITECTURES: dict[Family, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
