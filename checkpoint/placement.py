@@ -28,6 +28,16 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """All of them."""
         return self.tp * self.pp
 
+    @property
+    def shares_layers_between_machines(self) -> bool:
+        """Whether devices that share a layer are too many for one machine."""
+        return self.tp > DEVICES_A_MACHINE
+
+    @property
+    def has_stages_between_machines(self) -> bool:
+        """Whether a stage hands on to one on another machine."""
+        return self.pp > 1 and self.num_devices > DEVICES_A_MACHINE
+
 
 def check_placement(model: ModelConfig, placement: Placement) -> None:
     """Refuse a number of devices that the model's shapes can't be divided by.
