@@ -255,3 +255,10 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        """Steps that the core sends before the first of them is answered: one a pipeline stage, one ahead without."""
+        if not self.scheduler.async_scheduling:
+            return 1
+        return max(self.parallel.pipeline_parallel_size, 2)

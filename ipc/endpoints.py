@@ -35,10 +35,15 @@ class RuntimeDir:
         """Where a core reaches one executor: a fresh path per epoch of both, so that no message crosses epochs."""
         return f"ipc://{self.path}/executor-{core_epoch}-{epoch}-{rank}.sock"
 
+    def rendezvous_path(self, core_epoch: int, epoch: int) -> Path:
+        """The file in which the ranks of one epoch of executors find each other."""
+        return self.path / f"ranks-{core_epoch}-{epoch}"
+
     def remove_executors(self, core_epoch: int) -> None:
-        """Remove the sockets of a core's executors, which a core that is killed leaves behind."""
-        for path in self.path.glob(f"executor-{core_epoch}-*.sock"):
-            path.unlink(missing_ok=True)
+        """Remove the files of a core's executors, which a core that is killed leaves behind."""
+        for pattern in (f"executor-{core_epoch}-*.sock", f"ranks-{core_epoch}-*"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the directory and all in it; removing twice is fine."""
