@@ -13,11 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pagewire.checkpoint.model_config import Activation
+
 from ..batch.forward_metadata import ForwardMetadata
 from ..kv_cache_spec import LayerKVCache
 from ..parallel.rank_group import ALONE, RankGroup
 from .draws import OutputRows
-from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MLPWeights
+from .expert_choice import ExpertChoice, choose_experts
+from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MixtureWeights, MLPWeights
 from .small_ops import SmallOps
 
 
@@ -60,7 +63,10 @@ class Ops(SmallOps):
         hidden, residual = self._enter(input_ids, weights) if stream is None else stream, None
         for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
             hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
-            hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
+            if isinstance(layer.mlp, MixtureWeights):
+                hidden, residual = self.mixture_block(hidden, residual, layer.mlp)
+            else:
+                hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
         if weights.norm is None:
             return hidden if residual is None else hidden + residual
         return self._norm(hidden, residual, weights.norm, weights.norm_eps)[0]
@@ -71,11 +77,18 @@ class Ops(SmallOps):
         if self.ranks.size == 1:
             hidden = self.embedding(input_ids, weights.embedding, weights.dtype)
         else:
-            row_ids = input_ids - weights.first_token_id
-            is_elsewhere = (row_ids < 0) | (row_ids >= weights.embedding.out_features)
-            rows = self.embedding(row_ids.masked_fill(is_elsewhere, 0), weights.embedding, weights.dtype)
-            hidden = self.ranks.sum_in_order(rows.masked_fill(is_elsewhere.unsqueeze(1), 0))
+            hidden = self.ranks.sum_in_order(self._rows_held(input_ids, weights.embedding, weights))
         return hidden if weights.embedding_scale == 1.0 else hidden * weights.embedding_scale
+
+    def _rows_held(self, input_ids: Tensor, embedding: LinearWeight, weights: DecoderWeights) -> Tensor:
+        """Return the rows of the tokens that this rank holds, zeros for the others."""
+        if embedding.out_features == 0:
+            size = (input_ids.shape[0], embedding.in_features)
+            return torch.zeros(size, dtype=weights.dtype, device=input_ids.device)
+        row_ids = input_ids - weights.first_token_id
+        is_elsewhere = (row_ids < 0) | (row_ids >= embedding.out_features)
+        rows = self.embedding(row_ids.masked_fill(is_elsewhere, 0), embedding, weights.dtype)
+        return rows.masked_fill(is_elsewhere.unsqueeze(1), 0)
 
     def attention_block(
         self,
@@ -129,9 +142,41 @@ class Ops(SmallOps):
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
         gate_up = self.linear(x, w.gate_up)
-        gated = self.silu_and_mul(gate_up) if w.activation == "silu" else self.gelu_tanh_and_mul(gate_up)
-        output = self.ranks.sum_in_order(self.linear(gated, w.down))
+        output = self.ranks.sum_in_order(self.linear(self._gate(gate_up, w.activation), w.down))
         return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
+
+    def mixture_block(self, hidden: Tensor, residual: Tensor | None, weights: MixtureWeights) -> tuple[Tensor, Tensor]:
+        """Run norm, router and the chosen experts of one layer; arguments and results are those of `mlp_block`."""
+        w = weights
+        x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
+        choice = choose_experts(self.linear(x, w.router), w.num_chosen, is_renormalized=w.is_renormalized)
+        return self.ranks.sum_in_order(self.experts(x, choice, w)), residual
+
+    def experts(self, x: Tensor, choice: ExpertChoice, weights: MixtureWeights) -> Tensor:
+        """Compute each token by its experts of this rank, and add up what they give, in the order of experts.
+
+        A token's sum depends on the token alone: every product keeps rows apart, and no sum's order on the batch.
+
+        Args:
+            x: [num_tokens, hidden_size], compute dtype.
+            choice: of all experts, those that compute each token.
+            weights: the block's parameters.
+
+        Returns:
+            [num_tokens, hidden_size], x's dtype; zero where none of a token's experts is here.
+        """
+        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for index, expert in enumerate(weights.experts, weights.first_expert):
+            token_ids, places = torch.nonzero(choice.expert_ids == index, as_tuple=True)
+            if token_ids.numel() == 0:
+                continue
+            gated = self._gate(self.linear(x[token_ids], expert.gate_up), weights.activation)
+            output = self.linear(gated, expert.down).float()
+            total[token_ids] += output * choice.weights[token_ids, places].unsqueeze(1)
+        return total.to(x.dtype)
+
+    def _gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return self.silu_and_mul(gate_up) if activation == "silu" else self.gelu_tanh_and_mul(gate_up)
 
     def output_layer(
         self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class BuildContext:
         device: where they live.
         share: this rank's part of each layer; `ops.ranks` are those that it divides them with.
         stage: this rank's part of the layers.
+        is_elsewhere: what is built with this belongs to another stage: it knows the names and shapes of its tensors,
+            and is never loaded.
     """
 
     ops: Ops
@@ -33,6 +35,11 @@ class BuildContext:
     device: torch.device
     share: Share = WHOLE
     stage: Share = WHOLE
+    is_elsewhere: bool = False
+
+    def elsewhere(self) -> BuildContext:
+        """Return a context like this for what another stage holds; nothing that is built with it takes memory."""
+        return replace(self, device=torch.device("meta"), is_elsewhere=True)
 
     def empty(self, *shape: int) -> Tensor:
         """Allocate a parameter whose contents are undefined until it is loaded."""

@@ -12,6 +12,7 @@ from pagewire.ipc.errors import ConfigError
 from ..compute_dtype import compute_dtype
 from ..kernels.ops import Ops
 from ..layers.build_context import BuildContext
+from ..parallel.share import WHOLE, Share
 from ..quantization.select import select_quant_method
 from .base import Model
 from .gemma2 import Gemma2ForCausalLM
@@ -36,9 +37,16 @@ _MODELS: dict[str, type[LlamaForCausalLM]] = {
 
 
 def build_model(
-    config: ModelConfig, ops: Ops, *, dtype: torch.dtype | None, device: torch.device, max_model_len: int | None = None
+    config: ModelConfig,
+    ops: Ops,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    max_model_len: int | None = None,
+    share: Share = WHOLE,
+    stage: Share = WHOLE,
 ) -> Model:
-    """Build a model with undefined weights; `load_weights` fills them.
+    """Build a model with undefined weights, or a rank's part of it; `load_weights` fills them.
 
     Args:
         config: the checkpoint's facts.
@@ -47,10 +55,13 @@ def build_model(
             checkpoint stores it, which only such kernels allow.
         device: where it lives.
         max_model_len: the longest context that will be served; None: the longest that the model was made for.
+        share: this rank's part of each layer, among the ranks that `ops` has joined.
+        stage: its part of the layers.
 
     Raises:
         ConfigError: if the architecture or its activation is not supported.
     """
+    assert (share.rank, share.size) == (ops.ranks.rank, ops.ranks.size), "layers are divided by those who add them up"
     model = _MODELS.get(config.architecture)
     if model is None:
         known = ", ".join(_MODELS)
@@ -64,5 +75,7 @@ def build_model(
         dtype=compute_dtype(dtype, ops),
         weight_dtype=dtype,
         device=device,
+        share=share,
+        stage=stage,
     )
     return model(config, context, max_model_len or config.max_position)

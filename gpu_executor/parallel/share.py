@@ -17,6 +17,16 @@ class Share:
     rank: int = 0
     size: int = 1
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no rank comes before this one."""
+        return self.rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no rank comes after this one."""
+        return self.rank == self.size - 1
+
     def of(self, count: int) -> range:
         """Return this rank's part of `count` things that the ranks divide evenly.
 
@@ -38,6 +48,12 @@ class Share:
         each = -(-count // self.size)
         begin = min(self.rank * each, count)
         return range(begin, min(begin + each, count))
+
+    def of_nearly_even(self, count: int) -> range:
+        """Return this rank's part where none has more than one thing more than another: the first ranks have it."""
+        each, rest = divmod(count, self.size)
+        begin = self.rank * each + min(self.rank, rest)
+        return range(begin, begin + each + (self.rank < rest))
 
 
 WHOLE = Share()
