@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .mixture import Mixture
 from .quantization.quantization_config import QuantizationConfig
 
 # Far beyond any model. What a damaged file states is checked against it before anything is made per layer.
@@ -81,6 +82,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_position: the longest context that the model was made for, rope scaling included.
         bos_token_id, eos_token_ids: as the checkpoint states them (config, generation_config or GGUF metadata); end
             tokens beyond tokenizer_size are left out.
+        mixture: the layers that have experts, None for a model without.
         quantization: how a safetensors checkpoint's linear layers are packed, None for a plain one and for GGUF.
     """
 
@@ -120,4 +122,5 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     hidden_act: Activation = "silu"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    mixture: Mixture | None = None
     quantization: QuantizationConfig | None = None

@@ -142,7 +142,7 @@ class Ops(SmallOps):
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
         gate_up = self.linear(x, w.gate_up)
-        output = self.ranks.sum_in_order(self.linear(self._gate(gate_up, w.activation), w.down))
+        output = self.ranks.sum_in_order(self.linear(self._put_through(gate_up, w.activation), w.down))
         return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
 
     def mixture_block(self, hidden: Tensor, residual: Tensor | None, weights: MixtureWeights) -> tuple[Tensor, Tensor]:
@@ -170,12 +170,12 @@ class Ops(SmallOps):
             token_ids, places = torch.nonzero(choice.expert_ids == index, as_tuple=True)
             if token_ids.numel() == 0:
                 continue
-            gated = self._gate(self.linear(x[token_ids], expert.gate_up), weights.activation)
+            gated = self._put_through(self.linear(x[token_ids], expert.gate_up), weights.activation)
             output = self.linear(gated, expert.down).float()
             total[token_ids] += output * choice.weights[token_ids, places].unsqueeze(1)
         return total.to(x.dtype)
 
-    def _gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+    def _put_through(self, gate_up: Tensor, activation: Activation) -> Tensor:
         return self.silu_and_mul(gate_up) if activation == "silu" else self.gelu_tanh_and_mul(gate_up)
 
     def output_layer(

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
-from ..layouts import DecoderWeights, LinearWeight, RotaryTable
+from ..layouts import DecoderWeights, LinearWeight, MixtureWeights, RotaryTable
 from ..ops import Ops
 from ..reference.kv_cache import copy_blocks
 from .engine import NativeEngine
@@ -134,7 +134,8 @@ class CpuOps(Ops):
         stream: Tensor | None = None,
     ) -> Tensor:
         is_whole = self.ranks.size == 1 and weights.embedding is not None and weights.norm is not None
-        if not is_whole:  # the native call knows whole models alone
+        has_mixtures = any(isinstance(layer.mlp, MixtureWeights) for layer in weights.layers)
+        if not is_whole or has_mixtures:  # the native call knows whole dense models alone
             return super().decoder(input_ids, weights, kv_caches, metadata, stream)
         decoder = self._decoders.get(id(weights))
         if decoder is None or decoder.kv_caches is not kv_caches:

@@ -13,7 +13,7 @@ from pagewire.ipc.errors import EngineError, MachineError
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
-from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight
+from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, MLPWeights
 from .engine import NativeEngine
 from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight
@@ -80,6 +80,7 @@ class NativeDecoder:
 
     def _view(self, layer: DecoderLayerWeights) -> LayerView:
         attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, MLPWeights), "mixtures are computed op by op"
         return LayerView(
             qkv=_linear(attention.qkv),
             output=_linear(attention.output),
