@@ -21,6 +21,7 @@ from .deadlines import late_error
 from .failed_rows import void_readers
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
+from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Request
@@ -255,6 +256,11 @@ class Engine:
     def is_serving(self) -> bool:
         """Whether there is an executor that takes steps."""
         return self._is_serving
+
+    @property
+    def prefix_cache(self) -> PrefixCache:
+        """Which blocks can be found again."""
+        return self._cache.prefix_cache
 
     def take_outputs(self) -> dict[ClientId, StepOutputs]:
         """Return one message for each client with anything to be told since the last call."""

@@ -31,10 +31,11 @@ from pagewire.ipc.errors import (
 )
 from pagewire.ipc.outputs import Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping, WatchPrefixCache
 from pagewire.ipc.step_trace import StepTrace
 from pagewire.ipc.steps import ExecutorReady, FromExecutor, StepResult
 
+from .cache_watchers import CacheWatchers
 from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
 from .engine_info import engine_info, request_limits
@@ -84,6 +85,7 @@ class EngineCore:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = ClientRouter(self._context, address, keys)
         self._clients = ClientRegistry(self._router)
+        self._cache_watchers = CacheWatchers(self._clients)
         self._poller = zmq.Poller()
         self._executors = ExecutorSupervisor(
             self._context,
@@ -191,6 +193,8 @@ class EngineCore:
                 self._engine.abort(client, message, now)
             case CallUtility():
                 self._clients.send(client, self._call_utility(client, message), now)
+            case WatchPrefixCache():
+                self._cache_watchers.watch(client, self._engine.prefix_cache, now)
 
     def _welcome(self, client: ClientId, now: float) -> None:
         if self._ready is None or self._engine is None:
@@ -298,6 +302,7 @@ class EngineCore:
         if self._was_busy and not is_busy:
             self._clients.send_to_all(StepOutputs(stats=self._engine.stats), now, but=outputs)
         self._was_busy = is_busy
+        self._cache_watchers.tell_changes(now, is_busy=is_busy)
 
     def _tell_stats(self, engine: Engine, now: float) -> None:
         self._clients.send_to_all(StepOutputs(stats=engine.stats), now)
@@ -310,6 +315,7 @@ class EngineCore:
 
     def _forget(self, client: ClientId) -> None:
         self._greeted_early.discard(client)
+        self._cache_watchers.forget(client)
         if self._engine is not None:
             self._engine.abort_client(client)
 

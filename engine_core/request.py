@@ -6,11 +6,10 @@ import enum
 
 import msgspec
 
+from pagewire.ipc.block_hash import BlockDigest, Extras, cache_extras
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.requests import AddRequest
-
-from .kv.block_hash import BlockDigest, Extras, cache_extras
 
 RequestKey = tuple[ClientId, int]
 """Ids are unique in their connection only, so a request is found by (client, request_id)."""

@@ -55,6 +55,21 @@ def ipc_path(address: str) -> Path | None:
     return Path(address.removeprefix("ipc://")) if address.startswith("ipc://") else None
 
 
+def core_address(address: str, data_parallel_rank: int) -> str:
+    """Return where one of an engine's cores listens.
+
+    Args:
+        address: of the first of them, as users give it.
+        data_parallel_rank: which one; those after the first have `.1`, `.2`, ... behind the path, or the next ports.
+    """
+    if data_parallel_rank == 0:
+        return address
+    if ipc_path(address) is not None:
+        return f"{address}.{data_parallel_rank}"
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + data_parallel_rank}"
+
+
 def check_listen_address(address: str, *, has_keys: bool = False, insecure: bool = False) -> None:
     """Check an address that a user wants an engine to listen on.
 

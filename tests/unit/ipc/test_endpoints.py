@@ -11,6 +11,7 @@ from pagewire.ipc.endpoints import (
     RuntimeDir,
     check_address,
     check_listen_address,
+    core_address,
     ipc_path,
     is_in_use,
     reachable_address,
@@ -150,3 +151,8 @@ def test_files_of_a_killed_cores_executors_are_removed_and_no_others():
     runtime.remove_executors(core_epoch=1)
     assert {path.name for path in runtime.path.iterdir()} == of_others
     runtime.remove()
+
+
+def test_cores_of_one_engine_listen_side_by_side():
+    assert [core_address("ipc:///tmp/a.sock", rank) for rank in (0, 1)] == ["ipc:///tmp/a.sock", "ipc:///tmp/a.sock.1"]
+    assert [core_address("tcp://[::1]:5000", rank) for rank in (0, 2)] == ["tcp://[::1]:5000", "tcp://[::1]:5002"]
