@@ -112,6 +112,12 @@ def bytes_per_value(ggml_type: GGMLType) -> float | None:
     return None if form is None else form.bytes_per_value
 
 
+def group_size(ggml_type: GGMLType) -> int | None:
+    """Return the values of this type that share a scale in its canonical form; None if it has no such form."""
+    form = _FORMS.get(ggml_type)
+    return None if form is None else form.group_size
+
+
 def convert(stored: Blocks, row_order: NDArray[np.int64] | None, ggml_type: GGMLType) -> Int4Weight | Int8Weight | None:
     """Convert a stored matrix; return None if it has to be unpacked to a dense one instead.
 

@@ -31,5 +31,13 @@ class TensorPart:
             return (num_rows, *shape[1:])
         return (num_rows, len(self.columns), *shape[2:])
 
+    def row_runs(self, num_rows: int) -> tuple[range, ...]:
+        """Return the runs of rows, of a tensor of `num_rows`; there is at least one, which is empty if all are."""
+        return (range(num_rows),) if self.rows is None else self.rows or (range(0),)
+
+    def column_run(self, num_columns: int) -> range:
+        """Return the run of columns, of a matrix of `num_columns`."""
+        return range(num_columns) if self.columns is None else self.columns
+
 
 WHOLE_TENSOR = TensorPart()

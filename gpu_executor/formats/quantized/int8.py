@@ -5,13 +5,16 @@ Files may hold a scale of activations besides (`input_scale`): see `take_activat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import Int8Scheme
 
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
-from .integer_matrix import IntegerMatrix
+from ..tensor_part import TensorPart
 from .module_parts import ModuleParts, check_dtype
 from .packed_tensor import IntegerTensor
 from .scales import (
@@ -22,6 +25,8 @@ from .scales import (
     check_order,
     check_scale,
     check_zero_points,
+    num_groups_of,
+    part_by_row,
     read_groups,
     read_scale,
     scale_shapes,
@@ -83,20 +88,21 @@ class Int8Tensor(IntegerTensor):
         self._order = order
         self._activation_scales = activation_scales
 
-    def read_integers(self) -> IntegerMatrix:
-        """See `IntegerTensor.read_integers`."""
+    def read_group_of(self) -> Tensor:
+        """See `IntegerTensor.read_group_of`."""
+        return read_groups(self._order, self._whole_shape[1], self._group_size, num_groups_of(self._scale))
+
+    def read_codes(self, rows: Sequence[range], columns: range) -> Tensor:
+        """See `IntegerTensor.read_codes`."""
+        stored = self._weight.sliced(TensorPart(tuple(rows), columns)).read()
+        return stored.view(torch.uint8) ^ _CENTER  # the sign bit: 128 is added
+
+    def read_scale_and_zero(self, rows: Sequence[range], groups: range) -> tuple[Tensor, Tensor]:
+        """See `IntegerTensor.read_scale_and_zero`."""
         check_activation_scales(self._activation_scales)
-        out_features, in_features = self.shape
-        scale = by_row(read_scale(self._scale), out_features)
-        zero = torch.zeros_like(scale)
+        scale = by_row(read_scale(part_by_row(self._scale, rows, groups)), rows)
         if self._zero_point is not None and self._scheme.is_symmetric:
             check_no_zero_points(self._zero_point)
         elif self._zero_point is not None:
-            zero = by_row(self._zero_point.read().float(), out_features)
-        return IntegerMatrix(
-            bits=_BITS,
-            codes=self._weight.read().view(torch.uint8) ^ _CENTER,  # the sign bit: 128 is added
-            scale=scale,
-            zero=zero + _CENTER,
-            group_of=read_groups(self._order, in_features, self._group_size, scale.shape[1]),
-        )
+            return scale, by_row(part_by_row(self._zero_point, rows, groups).read().float(), rows) + _CENTER
+        return scale, torch.full_like(scale, _CENTER)

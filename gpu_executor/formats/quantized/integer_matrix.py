@@ -65,7 +65,7 @@ class IntegerMatrix:
             codes, group_of = codes.index_select(1, order), group_of.index_select(0, order)
         in_features = codes.shape[1]
         groups = _group_of_each_32(group_of)
-        if groups is None or (self.bits > 4 and in_features % GROUP_SIZE):
+        if groups is None or not _holds_columns(in_features, self.bits):
             return None
         scale = self.scale.to(torch.float16)
         center = 0 if self.bits <= 4 else 128  # of the canonical codes, in these
@@ -81,9 +81,24 @@ class IntegerMatrix:
         return Int8Weight(signed, scale, minimum if has_minimum else None, permutation=permutation)
 
 
+def holds_groups(group_of: Tensor, bits: int) -> bool:
+    """Return whether `IntegerMatrix.to_grouped` has a layout for groups, whatever their scales are.
+
+    Args:
+        group_of: [in_features] int64, the group of each input channel.
+        bits: of a code.
+    """
+    ordered = group_of.sort().values
+    return _holds_columns(len(ordered), bits) and _group_of_each_32(ordered) is not None
+
+
 def even_groups(in_features: int, group_size: int | None) -> Tensor:
     """Return the group of each input channel where groups are runs of `group_size` channels; None: one group."""
     return torch.arange(in_features) // (group_size or in_features)
+
+
+def _holds_columns(in_features: int, bits: int) -> bool:
+    return bits <= 4 or in_features % GROUP_SIZE == 0
 
 
 def _order_by_group(group_of: Tensor) -> Tensor | None:

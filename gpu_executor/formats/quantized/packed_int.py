@@ -8,23 +8,29 @@ Source: https://github.com/vllm-project/compressed-tensors, pack_quantized compr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
+from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import PackedIntScheme
 from pagewire.ipc.errors import ConfigError
 
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
-from .bit_packing import unpack_columns, unpack_rows
-from .integer_matrix import IntegerMatrix
+from ..tensor_part import TensorPart
+from .bit_packing import unpack_columns, unpack_rows, words_of
 from .module_parts import ModuleParts, check_dtype, check_shape
-from .packed_tensor import IntegerTensor
+from .packed_tensor import IntegerTensor, of_each_run
 from .scales import (
     by_row,
     check_no_zero_points,
     check_order,
     check_scale,
     check_zero_points,
+    num_groups_of,
+    part_by_row,
     read_groups,
     read_scale,
     scale_shapes,
@@ -87,23 +93,32 @@ class PackedIntTensor(IntegerTensor):
         self._zero_point = zero_point
         self._order = order
 
-    def read_integers(self) -> IntegerMatrix:
-        """See `IntegerTensor.read_integers`."""
-        out_features, in_features = self.shape
-        bits = self._scheme.bits
-        scale = by_row(read_scale(self._scale), out_features)
-        zero = torch.full_like(scale, 2 ** (bits - 1))
+    def read_group_of(self) -> Tensor:
+        """See `IntegerTensor.read_group_of`."""
+        return read_groups(self._order, self._whole_shape[1], self._group_size, num_groups_of(self._scale))
+
+    def read_codes(self, rows: Sequence[range], columns: range) -> Tensor:
+        """See `IntegerTensor.read_codes`."""
+        words = words_of(columns, self._bits)
+        stored = self._packed.sliced(TensorPart(tuple(rows), words.run)).read()
+        return words.cut(unpack_rows(stored, self._bits))
+
+    def read_scale_and_zero(self, rows: Sequence[range], groups: range) -> tuple[Tensor, Tensor]:
+        """See `IntegerTensor.read_scale_and_zero`."""
+        scale = by_row(read_scale(part_by_row(self._scale, rows, groups)), rows)
         if self._zero_point is not None and self._scheme.is_symmetric:
             check_no_zero_points(self._zero_point)
         elif self._zero_point is not None:
-            zero = unpack_columns(self._zero_point.read(), bits).t()[:out_features].float()
-        return IntegerMatrix(
-            bits=bits,
-            codes=unpack_rows(self._packed.read(), bits)[:, :in_features],
-            scale=scale,
-            zero=zero,
-            group_of=read_groups(self._order, in_features, self._scheme.group_size, scale.shape[1]),
-        )
+            read = partial(_read_zeros, self._zero_point, groups, self._bits)
+            return scale, of_each_run(read, rows)
+        return scale, torch.full_like(scale, 2 ** (self._bits - 1))
+
+
+def _read_zeros(zero_point: SafetensorsTensor, groups: range, bits: int, rows: range) -> Tensor:
+    """Read zero points that are packed down the rows, [rows, groups] float32."""
+    words = words_of(rows, bits)
+    stored = zero_point.sliced(TensorPart((words.run,), groups)).read()
+    return words.cut(unpack_columns(stored, bits)).t().float()
 
 
 def _read_shape(tensor: SafetensorsTensor) -> tuple[int, int]:

@@ -5,12 +5,16 @@ What a weight needs is known once its shapes are checked; values are checked whe
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pagewire.ipc.errors import ConfigError
 
 from ..safetensors import SafetensorsTensor
+from ..tensor_part import TensorPart
 from .integer_matrix import even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
 
@@ -123,11 +127,29 @@ def check_activation_scales(scales: list[SafetensorsTensor]) -> None:
             raise ConfigError(f"{tensor.source}: holds a scale that is not above zero; the file is damaged")
 
 
-def by_row(numbers: Tensor, out_features: int) -> Tensor:
-    """Return scales or zero points as [out_features, num_groups], whatever of `scale_shapes` they have."""
+def num_groups_of(tensor: SafetensorsTensor) -> int:
+    """Return how many scales (or zero points) of `scale_shapes` a row has."""
+    return tensor.shape[1] if len(tensor.shape) == 2 else 1
+
+
+def part_by_row(tensor: SafetensorsTensor, rows: Sequence[range], groups: range) -> SafetensorsTensor:
+    """Return the part of scales or zero points that belongs to some rows and groups; of one number, that number.
+
+    Args:
+        tensor: of `scale_shapes`.
+        rows: runs of output channels.
+        groups: of a row.
+    """
+    if math.prod(tensor.shape) == 1:
+        return tensor
+    return tensor.sliced(TensorPart(tuple(rows), groups if len(tensor.shape) == 2 else None))
+
+
+def by_row(numbers: Tensor, rows: Sequence[range]) -> Tensor:
+    """Return what `part_by_row` gave as [rows, groups], whatever of `scale_shapes` it has."""
     if numbers.dim() == 2:
         return numbers
-    return numbers.reshape(-1, 1).expand(out_features, 1)
+    return numbers.reshape(-1, 1).expand(sum(len(run) for run in rows), 1)
 
 
 def read_groups(order: SafetensorsTensor | None, in_features: int, group_size: int | None, num_groups: int) -> Tensor:
