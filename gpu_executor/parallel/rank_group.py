@@ -18,10 +18,12 @@ class RankGroup(ABC):
     Attributes:
         rank: this one's place in the group, from 0.
         size: ranks of the group.
+        can_be_captured: whether its calls may be part of a captured graph, which all ranks replay alike.
     """
 
     rank: int
     size: int
+    can_be_captured: bool = False
 
     @abstractmethod
     def sum_in_order(self, x: Tensor) -> Tensor:
@@ -30,10 +32,10 @@ class RankGroup(ABC):
         The order depends on nothing but the number of ranks, so that a row's sum is the same in any batch.
 
         Args:
-            x: any float dtype, contiguous.
+            x: any float dtype, contiguous. It is given up: its memory may be what is returned.
 
         Returns:
-            x's shape and dtype; it may be x itself where there is one rank.
+            x's shape and dtype.
         """
 
     @abstractmethod
@@ -54,6 +56,7 @@ class Alone(RankGroup):
 
     rank = 0
     size = 1
+    can_be_captured = True
 
     def sum_in_order(self, x: Tensor) -> Tensor:
         return x
