@@ -11,7 +11,6 @@
     |   |-- EngineDead           the engine core is gone and will not answer
     |   |-- ClientGivenUp        the engine core goes on, but has ended its conversation with this client
     |   |-- ExecutorDied         an executor process ended or failed a step
-    |   |   `-- PeersLost        an executor is well, but others that it computes with are not there any more
     |   |   `-- RankLost         an executor can't go on, because it lost another one that it computes with
     |   |-- PoisonRequest        the request ended a process each time that it ran alone
     |   `-- ProtocolError        a peer sent what this version does not understand
@@ -134,10 +133,6 @@ class ExecutorDied(EngineError):
 
 class RankLost(ExecutorDied):
     """An executor can't reach another one that shares its work. What happened to that one is the cause."""
-
-
-class PeersLost(ExecutorDied):
-    """The executors that this one computes with are gone, or the way to them. Look for what ended those."""
 
 
 class PoisonRequest(EngineError):

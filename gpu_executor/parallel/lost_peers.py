@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pagewire.ipc.errors import PeersLost
+from pagewire.ipc.errors import RankLost
 
 
 @contextmanager
@@ -13,10 +13,10 @@ def expecting_peers() -> Iterator[None]:
     """Turn the error of a broken connection between ranks into one that says whose fault it is not.
 
     Raises:
-        PeersLost: a peer ended, or the connection to it did.
+        RankLost: a peer ended, or the connection to it did.
     """
     try:
         yield
     except RuntimeError as exc:  # the class of all that torch's process groups raise
         cause = str(exc).partition("\n")[0]
-        raise PeersLost(f"this rank lost the ranks that it computes with: {cause}") from exc
+        raise RankLost(f"this rank lost the ranks that it computes with: {cause}") from exc

@@ -47,7 +47,7 @@ class StageLink:
             stream: [num_tokens, hidden_size], contiguous; nobody may write to it any more.
 
         Raises:
-            PeersLost: the next stage is gone.
+            RankLost: the next stage is gone.
         """
         with expecting_peers():
             self._sent.append((self._group.send([stream], self._stage.rank + 1, _TAG), stream))
@@ -60,7 +60,7 @@ class StageLink:
         A GPU's stream of work waits, and the host does not.
 
         Raises:
-            PeersLost: the stage before is gone.
+            RankLost: the stage before is gone.
         """
         stream = torch.empty(num_tokens, self._hidden_size, dtype=self._dtype, device=self._device)
         with expecting_peers():

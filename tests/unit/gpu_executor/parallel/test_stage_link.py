@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pagewire.gpu_executor.parallel.share import Share
 from pagewire.gpu_executor.parallel.stage_link import StageLink
-from pagewire.ipc.errors import PeersLost
+from pagewire.ipc.errors import RankLost
 
 CPU = torch.device("cpu")
 
@@ -82,5 +82,5 @@ def test_a_lost_stage_is_told_from_an_own_failure() -> None:
     group = FakeGroup()
     group.error = RuntimeError("Connection closed by peer")
     for call in (lambda: link_over(group).receive(1), lambda: link_over(group).send(torch.zeros(1, 2))):
-        with pytest.raises(PeersLost):
+        with pytest.raises(RankLost):
             call()

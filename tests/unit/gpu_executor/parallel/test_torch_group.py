@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pagewire.gpu_executor.parallel.process_groups import distributed, make_gloo_group
 from pagewire.gpu_executor.parallel.torch_group import ReducingGroup, TorchGroup
-from pagewire.ipc.errors import PeersLost
+from pagewire.ipc.errors import RankLost
 
 CPU = torch.device("cpu")
 NUM_RANKS = 3
@@ -80,5 +80,5 @@ class BrokenGroup:
 @pytest.mark.parametrize("call", ["sum_in_order", "gather"])
 def test_a_lost_peer_is_told_from_an_own_failure(call: str) -> None:
     group = TorchGroup(BrokenGroup(), CPU)  # type: ignore[arg-type]
-    with pytest.raises(PeersLost, match=r"Connection closed by peer \[127.0.0.1\]:1$"):
+    with pytest.raises(RankLost, match=r"Connection closed by peer \[127.0.0.1\]:1$"):
         getattr(group, call)(torch.ones(1))
