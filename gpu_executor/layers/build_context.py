@@ -24,7 +24,8 @@ class BuildContext:
         device: where they live.
         share: this rank's part of each layer; `ops.ranks` are those that it divides them with.
         stage: this rank's part of the layers.
-        is_elsewhere: what is built with this belongs to another stage: it knows the names and shapes of its tensors,
+        divides_experts: the ranks of a share divide the experts of a mixture, and hold theirs whole.
+        is_elsewhere: what is built with this belongs to other ranks: it knows the names and shapes of its tensors,
             and is never loaded.
     """
 
@@ -35,10 +36,11 @@ class BuildContext:
     device: torch.device
     share: Share = WHOLE
     stage: Share = WHOLE
+    divides_experts: bool = False
     is_elsewhere: bool = False
 
     def elsewhere(self) -> BuildContext:
-        """Return a context like this for what another stage holds; nothing that is built with it takes memory."""
+        """Return a context like this for what other ranks hold; nothing that is built with it takes memory."""
         return replace(self, device=torch.device("meta"), is_elsewhere=True)
 
     def empty(self, *shape: int) -> Tensor:

@@ -50,6 +50,11 @@ class MLP:
             name, "down_proj", hidden_size, intermediate_size, has_bias=config.mlp_bias, context=context
         )
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Canonical names of the projections."""
+        return (*self.gate_up.modules, self.down.module)
+
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this block."""
         yield from self.norm.weight_targets()

@@ -30,6 +30,7 @@ from ..kv_scales import KVScales
 from ..layers.attention import Attention
 from ..layers.build_context import BuildContext
 from ..layers.embedding import VocabEmbedding
+from ..layers.mixture import MixtureBlock, MixtureNames
 from ..layers.mlp import MLP
 from ..layers.output_layer import OutputLayer
 from ..layers.rms_norm import RMSNorm
@@ -49,6 +50,7 @@ class LlamaForCausalLM:
         attention_post_norm: name of the module in a layer that norms attention's output; None: there is none.
         mlp_norm: name of the one that norms the feed-forward block's input.
         mlp_post_norm: as `attention_post_norm`, of the feed-forward block.
+        mixture_names: what the parts of a mixture of experts are called.
 
     Args:
         config: the checkpoint's facts.
@@ -63,6 +65,7 @@ class LlamaForCausalLM:
     attention_post_norm: ClassVar[str | None] = None
     mlp_norm: ClassVar[str] = "post_attention_layernorm"
     mlp_post_norm: ClassVar[str | None] = None
+    mixture_names: ClassVar[MixtureNames] = MixtureNames()
 
     def __init__(self, config: ModelConfig, context: BuildContext, max_model_len: int) -> None:
         self._ops = context.ops
@@ -99,6 +102,8 @@ class LlamaForCausalLM:
             post_norm=self.attention_post_norm,
             context=context,
         )
+        if config.mixture is not None and layer_index in config.mixture.layers:
+            return DecoderLayer(attention, MixtureBlock(prefix, config, context, names=self.mixture_names))
         mlp = MLP(
             prefix,
             config,
@@ -159,8 +164,7 @@ class LlamaForCausalLM:
         """See `Model.linear_modules`."""
         names = set(self.output.modules)
         for layer in self.layers:
-            names.update(layer.attention.qkv.modules, layer.mlp.gate_up.modules)
-            names.update((layer.attention.output.module, layer.mlp.down.module))
+            names.update(layer.attention.qkv.modules, (layer.attention.output.module,), layer.mlp.modules)
         return frozenset(names)
 
     def kv_scales(self) -> list[KVScales | None]:
@@ -181,9 +185,9 @@ class LlamaForCausalLM:
 
 
 class DecoderLayer:
-    """Attention, then the feed-forward block, each over the normed residual stream."""
+    """Attention, then the feed-forward block or a mixture of such, each over the normed residual stream."""
 
-    def __init__(self, attention: Attention, mlp: MLP) -> None:
+    def __init__(self, attention: Attention, mlp: MLP | MixtureBlock) -> None:
         self.attention = attention
         self.mlp = mlp
 

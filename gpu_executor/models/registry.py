@@ -20,9 +20,11 @@ from .gemma3 import Gemma3ForCausalLM
 from .granite import GraniteForCausalLM
 from .llama import LlamaForCausalLM
 from .mistral import MistralForCausalLM
+from .mixtral import MixtralForCausalLM
 from .phi3 import Phi3ForCausalLM
 from .qwen2 import Qwen2ForCausalLM
 from .qwen3 import Qwen3ForCausalLM
+from .qwen3_moe import Qwen3MoeForCausalLM
 
 _MODELS: dict[str, type[LlamaForCausalLM]] = {
     "Gemma2ForCausalLM": Gemma2ForCausalLM,
@@ -30,9 +32,11 @@ _MODELS: dict[str, type[LlamaForCausalLM]] = {
     "GraniteForCausalLM": GraniteForCausalLM,
     "LlamaForCausalLM": LlamaForCausalLM,
     "MistralForCausalLM": MistralForCausalLM,
+    "MixtralForCausalLM": MixtralForCausalLM,
     "Phi3ForCausalLM": Phi3ForCausalLM,
     "Qwen2ForCausalLM": Qwen2ForCausalLM,
     "Qwen3ForCausalLM": Qwen3ForCausalLM,
+    "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
 }
 
 
@@ -45,6 +49,7 @@ def build_model(
     max_model_len: int | None = None,
     share: Share = WHOLE,
     stage: Share = WHOLE,
+    divides_experts: bool = False,
 ) -> Model:
     """Build a model with undefined weights, or a rank's part of it; `load_weights` fills them.
 
@@ -57,6 +62,7 @@ def build_model(
         max_model_len: the longest context that will be served; None: the longest that the model was made for.
         share: this rank's part of each layer, among the ranks that `ops` has joined.
         stage: its part of the layers.
+        divides_experts: the ranks divide the experts of a mixture, instead of every expert.
 
     Raises:
         ConfigError: if the architecture or its activation is not supported.
@@ -77,5 +83,6 @@ def build_model(
         device=device,
         share=share,
         stage=stage,
+        divides_experts=divides_experts,
     )
     return model(config, context, max_model_len or config.max_position)
