@@ -64,6 +64,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         vocab_size: rows of the embedding. May exceed the tokenizer's size (padding rows are never sampled).
         tokenizer_size: ids that the tokenizer knows; sampling and validation use this bound.
         dtype: the checkpoint's own dtype name ("float32", "float16", "bfloat16"); "quantized" for packed GGUF.
+        packed_type: of a packed GGUF file the type of most of its layers' weights ("Q4_1"); None for all else.
         layer_kinds: one entry per layer.
         sliding_window: keys a SLIDING layer sees, its own token included; None without such layers.
         rotary_dim: leading channels of each head that rotate.
@@ -103,6 +104,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_position: int
     dtype: str
     layer_kinds: tuple[LayerKind, ...]
+    packed_type: str | None = None
     rope_scaling: RopeScaling | None = None
     sliding_window: int | None = None
     tie_word_embeddings: bool = False
