@@ -39,6 +39,7 @@ from .cache_watchers import CacheWatchers
 from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
 from .engine_info import engine_info, request_limits
+from .executor_placer import LocalPlacer
 from .executor_supervisor import ExecutorSupervisor
 from .step_profile import trace_core
 
@@ -88,13 +89,11 @@ class EngineCore:
         self._cache_watchers = CacheWatchers(self._clients)
         self._poller = zmq.Poller()
         self._executors = ExecutorSupervisor(
-            self._context,
-            runtime_dir,
+            LocalPlacer(self._context, runtime_dir, config, core_epoch=core_epoch, module=executor_module),
             config,
             self._poller,
             core_epoch=core_epoch,
             num_blocks=num_blocks,
-            module=executor_module,
             now=self._started,
         )
         self._greeted_early: set[ClientId] = set()
@@ -282,7 +281,14 @@ class EngineCore:
         path = self._config.observability.profile_steps
         if path is not None:
             self._trace = StepTrace(path, "core")
-            trace_core(self._trace, engine, self._executors, self._clients, self._poller)
+            trace_core(
+                self._trace,
+                engine,
+                self._executors,
+                self._clients,
+                self._poller,
+                max_steps_in_flight=self._config.max_steps_in_flight,
+            )
 
     def _dispatch(self, now: float) -> None:
         while self._engine is not None and self._executors.takes_steps and self._engine.can_schedule():
