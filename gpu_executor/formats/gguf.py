@@ -55,7 +55,7 @@ class GGUFCheckpointTensor:
         file: the open model.
         tensor: its row of the tensor table.
         name: its canonical name.
-        row_order: [rows] int64, which stored row is row i; None: as stored.
+        row_order: [rows] int64, which stored row is row i; None: all as stored.
 
     Slices are the same with fewer rows in their order, and columns: whole blocks of them, that are read, and what is
     left of those.

@@ -113,11 +113,12 @@ class SafetensorsTensor:
         dtype = DTYPES.get(self.stored_as)
         if dtype is None:
             raise ConfigError(f"{self.source}: is stored as {self.stored_as}; readable are {', '.join(DTYPES)}")
-        raw, start = np.empty(math.prod(self.shape) * dtype.itemsize, dtype=np.uint8), 0
+        values, start = torch.empty(self.shape, dtype=dtype), 0
+        raw = values.view(-1).view(torch.uint8).numpy()
         for chunk in self._chunks(dtype.itemsize):
             raw[start : start + chunk.size].reshape(chunk.shape)[:] = chunk
             start += chunk.size
-        return torch.from_numpy(raw).view(dtype).view(self.shape)
+        return values
 
     def _chunks(self, itemsize: int) -> Iterator[NDArray[np.uint8]]:
         """Yield the bytes of all values in their order: views of the file, of about `_CHUNK_VALUES` values each.

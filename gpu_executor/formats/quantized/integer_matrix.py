@@ -118,5 +118,5 @@ def _group_of_each_32(group_of: Tensor) -> Tensor | None:
 def _pack_nibbles(codes: Tensor) -> Tensor:
     """[rows, channels] -> [rows, channels / 2]: channels j and j + 16 of a group in byte j of it."""
     whole = F.pad(codes, (0, -codes.shape[1] % GROUP_SIZE))
-    halves = whole.view(codes.shape[0], -1, 2, GROUP_SIZE // 2)
-    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(codes.shape[0], -1)
+    halves = whole.view(len(whole), whole.shape[1] // GROUP_SIZE, 2, GROUP_SIZE // 2)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)
