@@ -18,7 +18,7 @@ _TIMEOUT_S = 60.0
 
 
 class ThreadedRanks:
-    """A group's ranks.
+    """A group's ranks. One computes at a time, until it has to wait for the others: not all kernels bear threads.
 
     Args:
         size: how many.
@@ -26,18 +26,19 @@ class ThreadedRanks:
 
     def __init__(self, size: int) -> None:
         self._barrier = threading.Barrier(size, timeout=_TIMEOUT_S)
+        self._turn = threading.Lock()
         self._slots: list[object] = [None] * size
-        self.groups = [ThreadGroup(rank, self._barrier, self._slots) for rank in range(size)]
+        self.groups = [ThreadGroup(rank, self._barrier, self._turn, self._slots) for rank in range(size)]
 
     def run(self, work: Callable[[int], T]) -> list[T]:
-        """Call `work` with each rank's number, all at once, and return what they return; raise what one of them raises.
+        """Call `work` with each rank's number and return what they return; raise what one of them raises.
 
         Each runs on a thread of its own, in inference mode.
         """
 
         def of_rank(rank: int) -> T:
             try:
-                with torch.inference_mode():
+                with self._turn, torch.inference_mode():
                     return work(rank)
             except BaseException:
                 self._barrier.abort()
@@ -57,10 +58,11 @@ class ThreadedRanks:
 class ThreadGroup(RankGroup):
     """The group as one rank sees it; made by `ThreadedRanks`."""
 
-    def __init__(self, rank: int, barrier: threading.Barrier, slots: list[object]) -> None:
+    def __init__(self, rank: int, barrier: threading.Barrier, turn: threading.Lock, slots: list[object]) -> None:
         self.rank = rank
         self.size = len(slots)
         self._barrier = barrier
+        self._turn = turn
         self._slots = slots
 
     def sum_in_order(self, x: Tensor) -> Tensor:
@@ -80,7 +82,14 @@ class ThreadGroup(RankGroup):
 
     def _exchange(self, mine: T) -> list[T]:
         self._slots[self.rank] = mine
-        self._barrier.wait()
+        self._wait()
         everyones = list(self._slots)
-        self._barrier.wait()  # until all have read
+        self._wait()  # until all have read
         return everyones  # type: ignore[return-value]  # all ranks exchange the same kind of thing
+
+    def _wait(self) -> None:
+        self._turn.release()
+        try:
+            self._barrier.wait()
+        finally:
+            self._turn.acquire()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
 from pagewire.gpu_executor.kernels.draws import OutputRows
-from pagewire.gpu_executor.kernels.select import select_ops
+from pagewire.gpu_executor.kernels.ops import Ops
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kv_cache_spec import KVCacheSpec, LayerKVCache
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model
@@ -28,8 +29,8 @@ class ShardedModel:
         path: the checkpoint.
         tp: ranks that share each layer.
         pp: stages.
-        kernels: which.
-        dtype: see `build_model`.
+        make_ops: makes a rank's kernels.
+        dtype: see `build_model`; `divides_experts` likewise.
 
     Attributes:
         stages: the ranks' models, by stage and rank.
@@ -42,9 +43,10 @@ class ShardedModel:
         *,
         tp: int = 1,
         pp: int = 1,
-        kernels: str = "reference",
+        make_ops: Callable[[], Ops] = ReferenceOps,
         dtype: torch.dtype | None = torch.float32,
         max_model_len: int = 128,
+        divides_experts: bool = False,
     ) -> None:
         config = load_model_config(path)
         self._ranks = ThreadedRanks(tp)
@@ -54,7 +56,7 @@ class ShardedModel:
             shards: list[Model] = []
             sizes: list[int] = []
             for rank, group in enumerate(self._ranks.groups):
-                ops = select_ops(kernels)
+                ops = make_ops()
                 ops.join(group)
                 model = build_model(
                     config,
@@ -64,6 +66,7 @@ class ShardedModel:
                     max_model_len=max_model_len,
                     share=Share(rank, tp),
                     stage=Share(stage, pp),
+                    divides_experts=divides_experts,
                 )
                 load_weights(model, config, check_size=sizes.append)
                 shards.append(model)

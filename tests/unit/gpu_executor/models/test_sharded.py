@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from pagewire.gpu_executor.quantize_checkpoint import main
 from pagewire.gpu_executor.weights import load_weights
 from pagewire.ipc.errors import ConfigError
 from tests.support.batch_invariance import assert_bits_are_a_requests_own
+from tests.support.model_outputs import error_of, greedy_ids, logits_of
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 from tests.support.quantized_writers import awq, gptq, write_quantized
 from tests.support.sharded_model import ShardedModel
@@ -60,34 +62,6 @@ class Layout(NamedTuple):
 
 # Of 4 ranks, 2 hold the same KV head.
 LAYOUTS = [Layout(2, 1), Layout(4, 1), Layout(1, 2), Layout(2, 2)]
-
-
-def logits_of(model: ShardedModel, num_tokens: int = 40) -> Tensor:
-    ids = torch.randint(0, 128, (num_tokens,), generator=torch.Generator().manual_seed(0))
-    caches = [nan_filled_cache(spec, 4) for spec in model.kv_cache_specs()]
-    return model.compute_logits(model.forward(ids, paged_step([Chunk([3, 1, 2], 0, num_tokens)]), caches))
-
-
-def greedy_ids(model: ShardedModel, lengths: tuple[int, ...] = (1, 7, 30), num_steps: int = 6) -> list[list[int]]:
-    """Return the tokens that follow prompts of some lengths, all in one batch."""
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.cat([torch.randint(0, 128, (n,), generator=generator) for n in lengths])
-    caches = [nan_filled_cache(spec, 3 * len(lengths)) for spec in model.kv_cache_specs()]
-    blocks = [range(3 * row, 3 * row + 3) for row in range(len(lengths))]
-    chunks = [Chunk(blocks[row], 0, length) for row, length in enumerate(lengths)]
-    steps = []
-    for _ in range(num_steps):
-        hidden = model.forward(ids, paged_step(chunks), caches)
-        last_rows = torch.tensor([chunk.num_tokens for chunk in chunks]).cumsum(0) - 1
-        steps.append(model.choose_tokens(hidden[last_rows], 500, kept_rows=[]).best_ids)
-        ids = torch.tensor(steps[-1])
-        chunks = [Chunk(chunk.block_ids, chunk.start + chunk.num_tokens, 1) for chunk in chunks]
-    return [list(tokens) for tokens in zip(*steps, strict=True)]
-
-
-def error_of(logits: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest logit."""
-    return float((logits - expected).abs().max() / expected.abs().max())
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -193,7 +167,8 @@ def test_packed_weights_are_divided_as_their_values_are(tmp_path: Path, name: st
     expected = logits_of(ShardedModel(plain))
     for kernels in kernel_sets():
         dtype = None if kernels == "cpu" else torch.float32
-        model = ShardedModel(packed, tp=layout.tp, pp=layout.pp, kernels=kernels, dtype=dtype)
+        make_ops = partial(select_ops, kernels)
+        model = ShardedModel(packed, tp=layout.tp, pp=layout.pp, make_ops=make_ops, dtype=dtype)
         assert error_of(logits_of(model), expected) < KERNELS[kernels], kernels
 
 
@@ -204,7 +179,7 @@ def test_checkpoints_that_quantize_wrote_are_divided(tmp_path: Path, family: Any
     assert main(["--to", *options, "--out", str(tmp_path / "packed"), str(source)]) == 0
     whole = logits_of(ShardedModel(tmp_path / "packed"))
     for kernels in kernel_sets():
-        model = ShardedModel(tmp_path / "packed", tp=2, pp=2, kernels=kernels)
+        model = ShardedModel(tmp_path / "packed", tp=2, pp=2, make_ops=partial(select_ops, kernels))
         assert error_of(logits_of(model), whole) < KERNELS[kernels], kernels
 
 
