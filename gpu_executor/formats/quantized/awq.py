@@ -56,9 +56,8 @@ class AWQTensor(IntegerTensor):
         check_dtype(scales, "F16", "BF16", "F32")
         check_shape(scales, (num_groups, num_words * _CODES_PER_WORD))
         check_shape(qzeros, (num_groups, num_words))
-        super().__init__(
-            parts.module, qweight.source, (num_words * _CODES_PER_WORD, in_features), _BITS, scheme.group_size
-        )
+        shape = (num_words * _CODES_PER_WORD, in_features)
+        super().__init__(parts.module, qweight.source, shape, _BITS, scheme.group_size, has_zero_points=True)
         self._qweight = qweight
         self._qzeros = qzeros
         self._scales = scales

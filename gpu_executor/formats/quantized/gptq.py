@@ -66,7 +66,10 @@ class GPTQTensor(IntegerTensor):
         check_shape(qzeros, (num_groups, math.ceil(out_features / codes_per_word)))
         if group_index is not None:
             check_order(group_index, in_features)
-        super().__init__(parts.module, qweight.source, (out_features, in_features), scheme.bits, scheme.group_size)
+        shape, has_zero_points = (out_features, in_features), not scheme.is_symmetric
+        super().__init__(
+            parts.module, qweight.source, shape, scheme.bits, scheme.group_size, has_zero_points=has_zero_points
+        )
         self._scheme = scheme
         self._qweight = qweight
         self._qzeros = qzeros

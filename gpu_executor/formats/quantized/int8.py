@@ -80,7 +80,8 @@ class Int8Tensor(IntegerTensor):
         order: SafetensorsTensor | None,
         activation_scales: list[SafetensorsTensor],
     ) -> None:
-        super().__init__(module, weight.source, check_matrix(weight), _BITS, scheme.group_size)
+        shape, has_zero_points = check_matrix(weight), not scheme.is_symmetric
+        super().__init__(module, weight.source, shape, _BITS, scheme.group_size, has_zero_points=has_zero_points)
         self._scheme = scheme
         self._weight = weight
         self._scale = scale

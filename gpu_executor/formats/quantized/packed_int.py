@@ -86,7 +86,8 @@ class PackedIntTensor(IntegerTensor):
         zero_point: SafetensorsTensor | None,
         order: SafetensorsTensor | None,
     ) -> None:
-        super().__init__(module, packed.source, shape, scheme.bits, scheme.group_size)
+        has_zero_points = not scheme.is_symmetric
+        super().__init__(module, packed.source, shape, scheme.bits, scheme.group_size, has_zero_points=has_zero_points)
         self._scheme = scheme
         self._packed = packed
         self._scale = scale

@@ -18,9 +18,7 @@ from .integer_matrix import IntegerMatrix, holds_groups
 
 logger = logging.getLogger(__name__)
 
-# Bytes of a group's float16 scale, and of its minimum, which 8-bit weights mostly have none of.
-_SCALE_BYTES_OF_4_BITS = 4
-_SCALE_BYTES_OF_8_BITS = 2
+_SCALE_BYTES = 2  # of a group's float16 scale, and again of its minimum
 
 
 class IntegerTensor(ABC):
@@ -34,14 +32,25 @@ class IntegerTensor(ABC):
         shape: [out_features, in_features], of the weight.
         bits: of a code.
         group_size: input channels that share a scale; None: all of a row.
+        has_zero_points: groups have minima beside their scales; those of 4 bits have them in any case.
     """
 
-    def __init__(self, module: str, source: str, shape: tuple[int, int], bits: int, group_size: int | None) -> None:
+    def __init__(
+        self,
+        module: str,
+        source: str,
+        shape: tuple[int, int],
+        bits: int,
+        group_size: int | None,
+        *,
+        has_zero_points: bool,
+    ) -> None:
         self.name = f"{module}.weight"
         self.source = source
         self.shape: tuple[int, ...] = shape
         self._bits = bits
         self._group_size = group_size
+        self._has_minimum = has_zero_points or bits <= 4
         self._whole_shape = shape
         self._part = WHOLE_TENSOR
 
@@ -124,7 +133,8 @@ class IntegerTensor(ABC):
         first, group = self._part.column_run(self._whole_shape[1]).start, max_scale_group
         while group > GROUP_SIZE and self._group_size is not None and (self._group_size % group or first % group):
             group //= 2
-        of_one = 0.5 + _SCALE_BYTES_OF_4_BITS / group if self._bits <= 4 else 1 + _SCALE_BYTES_OF_8_BITS / group
+        of_code = 0.5 if self._bits <= 4 else 1
+        of_one = of_code + _SCALE_BYTES * (2 if self._has_minimum else 1) / group
         return int(math.prod(self.shape) * of_one)
 
     @property

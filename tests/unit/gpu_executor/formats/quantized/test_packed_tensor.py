@@ -200,3 +200,20 @@ def test_tiles_of_fp8_have_their_scales_by_row_rather_than_to_be_given_up(
             unpacked(tensors["weight"].sliced(part)).double(), part_of(layer.values, part), rtol=2**-23, atol=0
         )
     assert (None if isinstance(weight, DenseWeight) else (weight.tile_rows, weight.tile_columns)) == tile
+
+
+@pytest.mark.parametrize("is_symmetric", [False, True])
+@pytest.mark.parametrize("format_name", ["gptq", "packed", "bytes"])
+def test_minima_of_eight_bits_are_counted(tmp_path: Path, format_name: str, is_symmetric: bool) -> None:
+    if format_name == "gptq":
+        layer, scheme = gptq_layer(bits=8, is_symmetric=is_symmetric)
+    elif format_name == "packed":
+        layer, scheme = compressed(packed_int, PackedIntScheme, bits=8, group_size=32, is_symmetric=is_symmetric)
+    else:
+        layer, scheme = compressed(int8, Int8Scheme, group_size=32, is_symmetric=is_symmetric)
+    with open_layer(tmp_path, layer.tensors, scheme) as tensors:
+        weight = tensors["weight"].read_matrix(None)
+        assert isinstance(weight, Int8Weight)
+        stored = [weight.codes, weight.scale, *([] if weight.minimum is None else [weight.minimum])]
+        assert tensors["weight"].matrix_bytes(None) == sum(tensor.nbytes for tensor in stored)
+        assert (weight.minimum is None) == is_symmetric
