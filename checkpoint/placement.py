@@ -18,10 +18,12 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tp: devices that share each layer (tensor parallel).
         pp: groups of layers, one after the other (pipeline parallel).
+        divides_experts: devices that share a layer hold whole experts of a mixture, instead of a part of each.
     """
 
     tp: int = 1
     pp: int = 1
+    divides_experts: bool = False
 
     @property
     def num_devices(self) -> int:
@@ -69,18 +71,33 @@ def layers_a_stage(model: ModelConfig, placement: Placement) -> int:
 
 def _fault(model: ModelConfig, placement: Placement) -> str | None:
     tp, pp = placement.tp, placement.pp
-    if not _can_share_layers(model, tp):
-        possible = ", ".join(str(size) for size in range(1, model.num_heads + 1) if _can_share_layers(model, size))
+    if placement.divides_experts and model.mixture is None:
+        return f"--enable-expert-parallel: a {model.architecture} has no experts to divide; leave it out."
+    channels = _divided_channels(model, placement)
+    if not _can_share_layers(model, tp, channels):
+        possible = ", ".join(
+            str(size) for size in range(1, model.num_heads + 1) if _can_share_layers(model, size, channels)
+        )
+        between = "".join(f" and the {number} channels between {whose} projections" for whose, number in channels)
         return (
-            f"--tp {tp}: the model's {model.num_heads} heads and the {model.intermediate_size} channels between its "
-            f"projections must be divided by it, and its {model.num_kv_heads} KV heads divided or repeated; "
-            f"possible are {possible}."
+            f"--tp {tp}: the model's {model.num_heads} heads{between} must be divided by it, and its "
+            f"{model.num_kv_heads} KV heads divided or repeated; possible are {possible}."
         )
     if pp > model.num_layers:
         return f"--pp {pp}: the model has {model.num_layers} layers; give at most as many."
     return None
 
 
-def _can_share_layers(model: ModelConfig, tp: int) -> bool:
-    are_parts_whole = model.num_heads % tp == 0 and model.intermediate_size % tp == 0
+def _divided_channels(model: ModelConfig, placement: Placement) -> list[tuple[str, int]]:
+    """Return the channels of feed-forward blocks that are divided, by whose they are."""
+    mixture = model.mixture
+    if mixture is None:
+        return [("its", model.intermediate_size)]
+    of_experts = [] if placement.divides_experts else [("an expert's", mixture.intermediate_size)]
+    has_dense_layers = len(mixture.layers) < model.num_layers
+    return [("a dense layer's", model.intermediate_size), *of_experts] if has_dense_layers else of_experts
+
+
+def _can_share_layers(model: ModelConfig, tp: int, channels: list[tuple[str, int]]) -> bool:
+    are_parts_whole = all(number % tp == 0 for number in (model.num_heads, *(number for _, number in channels)))
     return are_parts_whole and (model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0)

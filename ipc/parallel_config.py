@@ -51,6 +51,11 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError(f"--node-rank {self.node_rank} must be from 0 to {self.nnodes - 1} (--nnodes less 1).")
         if not 0 < self.master_port < 65536:
             raise ConfigError(f"--master-port {self.master_port} must be from 1 to 65535.")
+        if self.enable_expert_parallel and self.tensor_parallel_size == 1:
+            raise ConfigError(
+                "--enable-expert-parallel divides experts between the ranks of --tensor-parallel-size, which is 1: "
+                "raise it, or leave the flag out."
+            )
         self._refuse_unfinished()
 
     @property
@@ -61,7 +66,6 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _refuse_unfinished(self) -> None:
         for flag, is_given in (
             ("--data-parallel-size", self.data_parallel_size != 1),
-            ("--enable-expert-parallel", self.enable_expert_parallel),
             ("--distributed-executor-backend ray", self.distributed_executor_backend == "ray"),
             ("--nnodes", self.nnodes != 1),
         ):

@@ -165,14 +165,18 @@ class Ops(SmallOps):
         Returns:
             [num_tokens, hidden_size], x's dtype; zero where none of a token's experts is here.
         """
+        w, num_chosen = weights, choice.expert_ids.shape[1]
+        chosen, shares = choice.expert_ids.flatten(), choice.weights.flatten()
+        by_expert = chosen.argsort(stable=True)
+        num_pairs = torch.bincount(chosen, minlength=w.router.out_features).tolist()
+        pairs = by_expert.split(num_pairs)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for index, expert in enumerate(weights.experts, weights.first_expert):
-            token_ids, places = torch.nonzero(choice.expert_ids == index, as_tuple=True)
-            if token_ids.numel() == 0:
+        for expert, mine in zip(w.experts, pairs[w.first_expert :], strict=False):  # later ranks have the rest
+            if mine.numel() == 0:
                 continue
-            gated = self._put_through(self.linear(x[token_ids], expert.gate_up), weights.activation)
-            output = self.linear(gated, expert.down).float()
-            total[token_ids] += output * choice.weights[token_ids, places].unsqueeze(1)
+            token_ids = mine // num_chosen
+            gated = self._put_through(self.linear(x[token_ids], expert.gate_up), w.activation)
+            total[token_ids] += self.linear(gated, expert.down).float() * shares[mine].unsqueeze(1)
         return total.to(x.dtype)
 
     def _put_through(self, gate_up: Tensor, activation: Activation) -> Tensor:

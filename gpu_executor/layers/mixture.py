@@ -62,7 +62,7 @@ class MixtureBlock:
             module, (Shard("gate", mixture.num_experts),), config.hidden_size, has_bias=False, context=context
         )
         every = range(mixture.num_experts)
-        self._here = context.share.of_uneven(mixture.num_experts) if context.divides_experts else every
+        self._here = context.share.of_nearly_even(mixture.num_experts) if context.divides_experts else every
         of_one = replace(context, share=WHOLE) if context.divides_experts else context
         self.experts = [
             Expert(f"{module}.experts.{index}", config, of_one if index in self._here else context.elsewhere(), names)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pagewire.checkpoint.estimate.shapes import SHAPES
+from pagewire.checkpoint.mixture import Mixture
 from pagewire.checkpoint.placement import (
     Placement,
     candidate_placements,
@@ -44,6 +45,31 @@ def test_kv_heads_that_are_no_multiple_are_refused() -> None:
     model = msgspec.structs.replace(LARGE, num_kv_heads=4, num_heads=24, intermediate_size=960)
     with pytest.raises(ConfigError, match="4 KV heads"):
         check_placement(model, Placement(tp=6))
+
+
+MIXTURE = Mixture(num_experts=6, num_chosen=2, intermediate_size=180, is_renormalized=True, layers=tuple(range(80)))
+
+
+@pytest.mark.parametrize(
+    ("mixture", "placement", "part"),
+    [
+        (MIXTURE, Placement(tp=8), "64 heads and the 180 channels between an expert's projections .* are 1, 2, 4[.]"),
+        (
+            msgspec.structs.replace(MIXTURE, layers=(1, 3)),
+            Placement(tp=3),
+            "64 heads and the 28672 channels between a dense layer's projections and the 180 channels between an",
+        ),
+        (MIXTURE, Placement(tp=3, divides_experts=True), "--tp 3: the model's 64 heads must be divided by it"),
+        (None, Placement(tp=2, divides_experts=True), "--enable-expert-parallel: a LlamaForCausalLM has no experts"),
+    ],
+)
+def test_what_of_a_mixture_does_not_divide_is_named(mixture: Mixture | None, placement: Placement, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        check_placement(msgspec.structs.replace(LARGE, mixture=mixture), placement)
+
+
+def test_ranks_that_divide_experts_need_not_divide_their_channels() -> None:
+    check_placement(msgspec.structs.replace(LARGE, mixture=MIXTURE), Placement(tp=8, divides_experts=True))
 
 
 def test_more_devices_than_kv_heads_keep_copies() -> None:

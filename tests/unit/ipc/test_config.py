@@ -26,6 +26,7 @@ from pagewire.ipc.parallel_config import ParallelConfig
         (SchedulerConfig, {"max_num_batched_tokens": 0}, "--max-num-batched-tokens 0"),
         (ParallelConfig, {"tensor_parallel_size": 0}, "--tensor-parallel-size 0"),
         (ParallelConfig, {"pipeline_parallel_size": 0}, "--pipeline-parallel-size 0"),
+        (ParallelConfig, {"enable_expert_parallel": True}, "--tensor-parallel-size, which is 1"),
         (ParallelConfig, {"node_rank": 1}, "--node-rank 1"),
         (ParallelConfig, {"master_port": 65536}, "--master-port 65536"),
     ],
