@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from pagewire.ipc.channels import PairChannel, bind_core
-from pagewire.ipc.errors import ConfigError, ExecutorDied, PagewireError, ProtocolError, StartError
+from pagewire.ipc.errors import ConfigError, ExecutorDied, PagewireError, ProtocolError, RankLost, StartError
 from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import ExecutorFailed, FromExecutor, LoadModel, Shutdown, ToExecutor
@@ -77,10 +77,19 @@ def serve(channel: PairChannel[ToExecutor], load: LoadModel, started: float, sil
         return exc.exit_code
     # The process's last resort: whatever went wrong, the core learns the cause and the log keeps the traceback.
     except Exception as exc:
-        logger.exception("executor failed")
-        cause = exc.message if isinstance(exc, PagewireError) else f"{type(exc).__name__}: {exc}"
-        channel.send(ExecutorFailed(executor_epoch=epoch, error=ExecutorDied(cause).to_info()))
+        if isinstance(exc, RankLost):
+            logger.error("%s", exc.message)
+        else:
+            logger.exception("executor failed")
+        channel.send(ExecutorFailed(executor_epoch=epoch, error=_to_death(exc).to_info()))
         return 1
+
+
+def _to_death(exc: Exception) -> ExecutorDied:
+    """Return the error that the core is told; of a rank that was lost, it looks for what happened to that one."""
+    if isinstance(exc, RankLost):
+        return exc
+    return ExecutorDied(exc.message if isinstance(exc, PagewireError) else f"{type(exc).__name__}: {exc}")
 
 
 def _import_worker(channel: PairChannel[ToExecutor], started: float) -> Worker:

@@ -4,8 +4,10 @@ A step of decodes computes so little for each token that launching its kernels o
 graph holds them all, with every shape and address fixed: a step's inputs are copied into buffers of the graph's size,
 and rows that only pad them have no keys (seq_len 0) and store none (slot -1).
 
-Nothing is captured before the server is ready. A size is captured when nobody needs the device, the largest first,
-since it can run all smaller steps as well, or between two steps if they asked for it again and again in vain.
+A rank that has its layers for itself captures nothing before the server is ready. A size is captured when nobody needs
+the device, the largest first, since it can run all smaller steps as well, or between two steps if they asked for it
+again and again in vain. Ranks that share layers must replay the same graph or none, and speak to each other while they
+capture: they capture all sizes together, at the start.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import torch
 from torch import Tensor
 
 from .batch.forward_metadata import ForwardMetadata
-from .batch.input_batch import StepInputs
 from .batch.kv_cache import KVCache
+from .batch.step_inputs import StepInputs
 from .devices.graph_recorder import GraphRecorder, is_out_of_memory
 from .models.base import Model
+from .parallel.rank_group import RankGroup
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +231,18 @@ class DecodeGraphs:
                 len(self._captured), self._taken_bytes / 2**30, self._reserve_bytes / 2**30,
             )  # fmt: skip
             self._open.clear()
+
+    def capture_all(self, ranks: RankGroup) -> None:
+        """Capture whatever can be had on all of some ranks, each of which calls this before its first step.
+
+        One that fails in the midst of a capture may leave the others waiting for it, as in any step.
+        """
+        while self._open:
+            size = self._open[-1]
+            self.capture()
+            if not ranks.least(int(size in self._replays)) and self._replays.pop(size, None) is not None:
+                self._captured.remove(size)
+            del self._open[ranks.least(len(self._open)) :]  # each has the first of the same sizes
 
     def _next_size(self) -> int | None:
         if self._due is not None:

@@ -57,15 +57,23 @@ class HostMeter(MemoryMeter):
         limits: of steps.
         dtype: what weights are stored in; None: as in the checkpoint.
         widens: see `estimate_workspace`.
+        num_ranks: likewise.
     """
 
     def __init__(
-        self, host: HostLimits, model: ModelConfig, limits: StepLimits, dtype: torch.dtype | None, *, widens: bool
+        self,
+        host: HostLimits,
+        model: ModelConfig,
+        limits: StepLimits,
+        dtype: torch.dtype | None,
+        *,
+        widens: bool,
+        num_ranks: int = 1,
     ) -> None:
         self._host = host
         self._runtime = host.resident_bytes()
         self._weights = 0
-        self._workspace = estimate_workspace(model, limits, dtype, widens=widens)
+        self._workspace = estimate_workspace(model, limits, dtype, widens=widens, num_ranks=num_ranks)
 
     def note_weights(self) -> None:
         """See `MemoryMeter.note_weights`."""

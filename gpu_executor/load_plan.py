@@ -12,6 +12,7 @@ from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.checkpoint.quantization.requested import apply_requested
 from pagewire.ipc.config import EngineConfig, StepLimits
+from pagewire.ipc.steps import RankPlacement
 
 from .compute_dtype import compute_dtype, describe_dtypes, resolve_dtype, resolve_kv_dtype
 from .cuda_graphs import graph_sizes
@@ -22,6 +23,8 @@ from .kernels.ops import Ops
 from .kernels.select import select_ops
 
 logger = logging.getLogger(__name__)
+
+_ALONE = RankPlacement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class LoadPlan:
         kv_dtype: of cached keys and values.
         limits: of steps.
         num_threads: that read the checkpoint.
+        placement: which of the engine's executors this is.
     """
 
     config: EngineConfig
@@ -47,6 +51,7 @@ class LoadPlan:
     kv_dtype: torch.dtype
     limits: StepLimits
     num_threads: int
+    placement: RankPlacement = _ALONE
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,17 +79,33 @@ class LoadPlan:
         return min(self.model.tokenizer_size, self.model.vocab_size)
 
     @property
+    def num_sharing(self) -> int:
+        """Executors that divide the device's memory; a GPU is one executor's own."""
+        return 1 if self.device.is_asynchronous else self.placement.num_on_host
+
+    @property
     def graph_sizes(self) -> tuple[int, ...]:
-        """Rows of the graphs that are captured while serving; none without a GPU."""
-        can_capture = self.device.is_asynchronous and self.ops.can_be_captured
+        """Rows of the graphs that are captured; none without a GPU.
+
+        None either with pipeline stages, whose links are no part of a graph: a stage has a part of the layers, and as
+        many steps in flight as there are stages hide their launches. To be read once `ops` has joined its ranks.
+        """
+        can_capture = (
+            self.device.is_asynchronous
+            and self.ops.can_be_captured
+            and self.ops.ranks.can_be_captured
+            and self.config.parallel.mesh.pp == 1
+        )
         if not can_capture or self.config.model.enforce_eager:
             return ()
         # A step of decodes has a token a row.
         return graph_sizes(min(self.limits.max_num_seqs, self.limits.max_num_batched_tokens))
 
 
-def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
+def plan_load(config: EngineConfig, host: HostLimits, placement: RankPlacement = _ALONE) -> LoadPlan:
     """Choose.
+
+    Executors of one host divide its CPUs: each gets that many threads, and no cores of its own.
 
     Some flags ask a GPU for what a CPU always does and are harmless there: --enforce-eager, as it captures no graphs,
     and --batch-invariant.
@@ -92,10 +113,10 @@ def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
     Raises:
         ConfigError: the checkpoint can't be read, or flags ask for what the device, the kernels or this machine lack.
     """
-    options, num_cpus = config.model, host.num_cpus()
+    options, num_cpus = config.model, max(1, host.num_cpus() // placement.num_on_host)
     model = load_model_config(Path(options.model_path or options.model))
     model = apply_requested(model, options.quantization)
-    device, has_bfloat16 = select_device(options.device, options.kernels, host)
+    device, has_bfloat16 = select_device(options.device, options.kernels, host, placement)
     torch_device = device.torch_device
     ops = select_ops(
         options.kernels,
@@ -125,4 +146,5 @@ def plan_load(config: EngineConfig, host: HostLimits) -> LoadPlan:
         kv_dtype=kv_dtype,
         limits=config.scheduler.step_limits(torch_device.type),
         num_threads=options.cpu_threads or num_cpus,
+        placement=placement,
     )

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import torch
+
 from pagewire.ipc.errors import MachineError
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
@@ -28,6 +30,9 @@ from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, size_pool
 from .model_runner import ModelRunner
 from .models.base import Model
 from .models.registry import build_model
+from .parallel.connect import connect_ranks
+from .parallel.peers import NO_PEERS, Peers
+from .parallel.stage_link import StageLink
 from .profile_run import ProfileRun
 from .sampling.device_sampler import DeviceSampler
 from .sampling.pending import Drawing
@@ -82,10 +87,11 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         StartError: the configuration, the checkpoint or the machine does not allow it.
     """
     with startup.phase("model configuration"):
-        plan = plan_load(message.config, host)
+        plan = plan_load(message.config, host, message.placement)
+    peers = _join_ranks(plan, startup)
     meter = _make_meter(plan, host)
     with startup.phase("weights"):
-        model = _load_model(plan)
+        model = _load_model(plan, peers)
     all_scales = choose_scales(model.kv_scales(), plan.kv_dtype, plan.model.model_path)
     kv_scales = all_scales[model.stage_layers.start : model.stage_layers.stop]
     meter.note_weights()
@@ -97,11 +103,15 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
             of_tokens = most_token_bytes(plan.limits.max_num_seqs, plan.max_model_len)
             use = replace(use, workspace=use.workspace + of_tokens)
     with startup.phase("KV cache"):
-        num_blocks, budget = _settle_blocks(message, plan, model, use, meter.free_share)
+        num_blocks, budget = _settle_blocks(message, plan, peers, model, use, meter.free_share)
         kv_cache = _make_kv_cache(plan, model, num_blocks, kv_scales)
-    runner = _make_runner(plan, model, kv_cache, sampler, _make_graphs(plan, model, kv_cache, buffers, use))
+    graphs = _make_graphs(plan, model, kv_cache, buffers, use)
+    runner = _make_runner(plan, model, kv_cache, sampler, graphs, _link_stages(plan, peers))
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
+    if graphs is not None and peers.of_layers.size > 1:
+        with startup.phase("CUDA graphs"):
+            graphs.capture_all(peers.of_layers)
     device_type = plan.device.torch_device.type
     ready = ExecutorReady(
         executor_epoch=message.executor_epoch,
@@ -116,22 +126,64 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     return LoadedExecutor(runner=runner, ops=plan.ops, ready=ready)
 
 
+def _join_ranks(plan: LoadPlan, startup: StartupClock) -> Peers:
+    mesh = plan.config.parallel.mesh
+    if mesh.world_size == 1:
+        return NO_PEERS
+    with startup.phase("other ranks"):
+        peers = connect_ranks(
+            plan.placement, mesh, plan.device.torch_device, is_batch_invariant=plan.config.model.batch_invariant
+        )
+    plan.ops.join(peers.of_layers)
+    return peers
+
+
+def _link_stages(plan: LoadPlan, peers: Peers) -> StageLink | None:
+    if peers.of_stages is None:
+        return None
+    return StageLink(
+        peers.of_stages,
+        peers.stage,
+        hidden_size=plan.model.hidden_size,
+        dtype=plan.dtype,
+        device=plan.device.torch_device,
+    )
+
+
 def _make_meter(plan: LoadPlan, host: HostLimits) -> MemoryMeter:
     if plan.device.is_asynchronous:
         return GpuMeter(plan.device, Allocator(plan.device.torch_device))
-    return HostMeter(host, plan.model, plan.limits, plan.weight_dtype, widens=not plan.ops.has_float32_activations)
+    return HostMeter(
+        host,
+        plan.model,
+        plan.limits,
+        plan.weight_dtype,
+        widens=not plan.ops.has_float32_activations,
+        num_ranks=plan.ops.ranks.size,
+    )
 
 
-def _load_model(plan: LoadPlan) -> Model:
+def _load_model(plan: LoadPlan, peers: Peers) -> Model:
     options, device, max_model_len = plan.config.model, plan.device.torch_device, plan.max_model_len
     try:
-        model = build_model(plan.model, plan.ops, dtype=plan.weight_dtype, device=device, max_model_len=max_model_len)
+        model = build_model(
+            plan.model,
+            plan.ops,
+            dtype=plan.weight_dtype,
+            device=device,
+            max_model_len=max_model_len,
+            share=peers.share,
+            stage=peers.stage,
+            divides_experts=plan.config.parallel.enable_expert_parallel,
+        )
     except RuntimeError as exc:  # torch's answer when an allocation fails
         raise MachineError(
             f"Can't allocate the weights of {plan.model.model_path} and a rotary table of {max_model_len} positions on "
             f"{device}: lower --max-model-len, give a smaller --dtype, serve a smaller model, or free memory."
         ) from exc
     share, memory = plan.config.cache.gpu_memory_utilization, plan.device.memory()
+    # Others that share the memory may have read theirs already: what is free is not divided yet.
+    memory = replace(memory.divided(plan.num_sharing), free_bytes=memory.free_bytes)
 
     def check_size(num_bytes: int) -> None:
         check_weights_fit(num_bytes, plan.dtypes, share, memory)
@@ -163,26 +215,31 @@ def _make_profile_run(
         plan.limits,
         max_model_len=plan.max_model_len,
         device=plan.device.torch_device,
+        stream=torch.zeros(1, plan.model.hidden_size, dtype=plan.dtype, device=plan.device.torch_device),
         graph_logits=None if buffers is None else buffers.logits,
     )
 
 
 def _settle_blocks(
-    message: LoadModel, plan: LoadPlan, model: Model, use: MemoryUse, free_share: float | None
+    message: LoadModel, plan: LoadPlan, peers: Peers, model: Model, use: MemoryUse, free_share: float | None
 ) -> tuple[int, str]:
-    """Return the number of blocks and the budget's line: an earlier epoch's number, or what fits."""
+    """Return the number of blocks and the budget's line: an earlier epoch's number, or what fits on all ranks."""
     if message.num_blocks is not None:
         return message.num_blocks, f"{message.num_blocks:,} KV blocks, as settled at the first start"
     cache = plan.config.cache
+    peers.everyone.least(0)  # all have their weights, so that what is free is what they divide
     budget = size_pool(
         cache,
-        plan.device.memory(),
+        plan.device.memory().divided(plan.num_sharing),
         use,
         block_bytes=bytes_per_block(model.kv_cache_specs(), cache.block_size, plan.kv_dtype),
         max_blocks=blocks_ever_needed(plan.limits.max_num_seqs, plan.max_model_len, cache.block_size),
         free_share=free_share,
     )
-    return budget.num_blocks, budget.describe()
+    num_blocks = peers.everyone.least(budget.num_blocks)
+    if num_blocks < budget.num_blocks:
+        budget = replace(budget, num_blocks=num_blocks, limit="a rank with less room")
+    return num_blocks, budget.describe()
 
 
 def _make_kv_cache(plan: LoadPlan, model: Model, num_blocks: int, scales: Sequence[KVScales]) -> KVCache:
@@ -220,7 +277,12 @@ def _make_graphs(
 
 
 def _make_runner(
-    plan: LoadPlan, model: Model, kv_cache: KVCache, sampler: Drawing, graphs: DecodeGraphs | None
+    plan: LoadPlan,
+    model: Model,
+    kv_cache: KVCache,
+    sampler: Drawing,
+    graphs: DecodeGraphs | None,
+    link: StageLink | None,
 ) -> ModelRunner:
     limits = RowLimits(
         num_blocks=kv_cache.num_blocks,
@@ -229,12 +291,17 @@ def _make_runner(
         num_drawable=plan.num_drawable,
     )
     drawing_device = plan.device if plan.ops.draws_on_device else None
-    batch = InputBatch(plan.limits.max_num_seqs, limits, plan.device.torch_device, drawing_device)
-    return ModelRunner(model, kv_cache, batch, sampler, graphs)
+    batch = InputBatch(
+        plan.limits.max_num_seqs, limits, plan.device.torch_device, drawing_device, draws=model.stage.is_last
+    )
+    return ModelRunner(model, kv_cache, batch, sampler, graphs, link)
 
 
 def _run_one_token(runner: ModelRunner, epoch: int) -> None:
-    """Take a step, so that what a library sets up at first use, or can't do at all, shows now and not at a request."""
+    """Take a step, so that what a library sets up at first use, or can't do at all, shows now and not at a request.
+
+    All ranks take it: links between stages are used as well.
+    """
     row = NewRow(
         row_id=_WARM_ROW_ID,
         child=0,

@@ -25,7 +25,7 @@ class MemoryBudget:
     """Where the memory goes. All sizes in bytes.
 
     Attributes:
-        total: the device's memory; a CPU: the host's, or the control group's.
+        total: the device's memory; a CPU: the host's, or the control group's; this executor's part of it.
         source: what sets the total.
         utilization: share of it that may be used.
         free: what could still be had when the weights were loaded.
@@ -194,7 +194,7 @@ def blocks_ever_needed(max_num_seqs: int, max_model_len: int, block_size: int) -
 
 
 def estimate_workspace(
-    model: ModelConfig, limits: StepLimits, dtype: torch.dtype | None, *, widens: bool = True
+    model: ModelConfig, limits: StepLimits, dtype: torch.dtype | None, *, widens: bool = True, num_ranks: int = 1
 ) -> int:
     """Return the bytes that the largest step needs besides weights and KV.
 
@@ -207,15 +207,19 @@ def estimate_workspace(
         limits: the largest step.
         dtype: what the weights are stored in; None: as in the checkpoint.
         widens: the kernels make a whole matrix fp32 before they multiply by it, if it has another dtype.
+        num_ranks: that share each layer; the stream and the logits are whole on each, and sums gather what all have.
     """
     tokens = limits.max_num_batched_tokens
-    qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    activations = tokens * (4 * model.hidden_size + 3 * qkv + 4 * model.intermediate_size)
-    attention = _ATTENTION_KEYS * model.num_kv_heads * (2 * model.head_dim + _SCORES_PER_KEY)
+    kv_heads = math.ceil(model.num_kv_heads / num_ranks)
+    qkv = (math.ceil(model.num_heads / num_ranks) + 2 * kv_heads) * model.head_dim
+    intermediate = math.ceil(model.intermediate_size / num_ranks)
+    gathered = num_ranks * model.hidden_size if num_ranks > 1 else 0
+    activations = tokens * (4 * model.hidden_size + 3 * qkv + 4 * intermediate + gathered)
+    attention = _ATTENTION_KEYS * kv_heads * (2 * model.head_dim + _SCORES_PER_KEY)
     logits_rows = max(min(limits.max_num_seqs, tokens), PROMPT_LOGPROBS_ROWS)
     # Logits and their processed copy; a draw over the whole vocabulary keeps some twenty 64-bit numbers a token.
     sampling = (2 * logits_rows + 2 * 20) * model.vocab_size
-    widest = max(model.vocab_size, 2 * model.intermediate_size, qkv) * model.hidden_size
+    widest = max(math.ceil(model.vocab_size / num_ranks), 2 * intermediate, qkv) * model.hidden_size
     widened = widest if widens and dtype != torch.float32 else 0
     return int(_WORKSPACE_SLACK * torch.float32.itemsize * (activations + attention + sampling) + 4 * widened)
 

@@ -18,11 +18,13 @@ from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.steps import ExecuteStep, RowResult, ScheduledRow, StepResult
 
 from .batch.graphed_forward import GraphedForward
-from .batch.input_batch import InputBatch, PromptSpan, StepInputs
+from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache
+from .batch.step_inputs import PromptSpan, StepInputs
 from .batch.step_plan import StepPlan
 from .devices.base import Device, Marker
 from .models.base import Model
+from .parallel.stage_link import StageLink
 from .sampling.pending import Drawing, FinishedDraws, PendingDraws
 from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results
 
@@ -40,6 +42,7 @@ class ModelRunner:
         batch: the rows held; says whether draws are made on the device, and so whether steps are launched ahead.
         sampler: draws the tokens.
         graphs: run decodes, if there are any.
+        link: to the pipeline stages before and after; None if there are none.
         clock: seconds, monotonic.
     """
 
@@ -50,6 +53,7 @@ class ModelRunner:
         batch: InputBatch,
         sampler: Drawing,
         graphs: GraphedForward | None = None,
+        link: StageLink | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
@@ -57,6 +61,8 @@ class ModelRunner:
         self._batch = batch
         self._sampler = sampler
         self._graphs = graphs
+        self._link = link
+        self._waited_s = 0.0  # for the stage before, in the step that is being computed
         self._clock = clock
         self._device = batch.drawing_device
         self._in_flight: deque[LaunchedStep] = deque()  # whose draws the host has not seen
@@ -83,6 +89,11 @@ class ModelRunner:
         return self._kv_cache
 
     @property
+    def link(self) -> StageLink | None:
+        """What joins this pipeline stage to others."""
+        return self._link
+
+    @property
     def graphs(self) -> GraphedForward | None:
         """What runs decodes as one graph."""
         return self._graphs
@@ -101,10 +112,10 @@ class ModelRunner:
         """Launch one step; on a CPU it is done then.
 
         A row that fails its checks, or has no token left to draw, is reported by its `RowResult.error` and touches no
-        other row. Any exception, here or when the step is finished, is a bug or a failing device: the rows' state is
-        then unknown, and the executor must end.
+        other row; it fails alike on all ranks. Any exception, here or when the step is finished, is a bug or a failing
+        device: the rows' state is then unknown, and the executor must end.
         """
-        started = self._clock()
+        started, self._waited_s = self._clock(), 0.0
         plan = self._batch.plan(step)
         self._batch.remove(step.removed_row_ids)
         self._batch.add(plan.new_rows.values())
@@ -118,7 +129,7 @@ class ModelRunner:
         if inputs is not None:
             of_prompt, drawn = self._compute(plan.rows, inputs)
         rows = merge_results(step, drawn, of_prompt, plan.errors)
-        step_s = self._clock() - started
+        step_s = self._clock() - started - self._waited_s
         return FinishedStep(
             StepResult(
                 executor_epoch=step.executor_epoch, step_id=step.step_id, rows=rows, step_s=step_s, device_s=step_s
@@ -132,8 +143,8 @@ class ModelRunner:
     def _compute(
         self, rows: Sequence[ScheduledRow], inputs: StepInputs
     ) -> tuple[dict[int, RowResult], dict[int, RowResult]]:
-        """Run a step whose draws are made here; return prompt logprobs and draws, by row id."""
-        hidden, logits = self._forward(inputs)
+        """Run a step whose draws are made by the host, if here; return prompt logprobs and draws, by row id."""
+        hidden, logits = self._forward(inputs, self._receive(inputs))
         # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
         drawing = [rows[i] for i in inputs.draw_rows]
@@ -147,9 +158,11 @@ class ModelRunner:
         return of_prompt, drawn
 
     def _launch_on(self, device: Device, step: ExecuteStep, plan: StepPlan, inputs: StepInputs) -> LaunchedStep:
-        """Launch a step whose draws are made on the device."""
+        """Launch a step whose draws are made on the device, if here."""
         rows = plan.rows
-        hidden, logits = self._forward(inputs)
+        stream = self._receive(inputs)
+        start = inputs.start if stream is None else device.mark()
+        hidden, logits = self._forward(inputs, stream)
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
         drawing = [rows[i] for i in inputs.draw_rows]
         row_ids = [row.row_id for row in drawing]
@@ -164,7 +177,7 @@ class ModelRunner:
         launched = LaunchedStep(
             step=step,
             batch=self._batch,
-            times=self._time_step(device, plan, inputs),
+            times=self._time_step(device, plan, start, had_to_wait=stream is not None),
             errors=plan.errors,
             of_prompt=of_prompt,
             drawing=row_ids,
@@ -180,22 +193,37 @@ class ModelRunner:
         while self._in_flight:
             self._in_flight.popleft().settle()
 
-    def _time_step(self, device: Device, plan: StepPlan, inputs: StepInputs) -> StepTimes:
-        assert inputs.start is not None, "the batch draws on the device"
+    def _time_step(self, device: Device, plan: StepPlan, start: Marker | None, *, had_to_wait: bool) -> StepTimes:
+        assert start is not None, "the batch draws on the device"
         end = device.mark()
-        # With new rows alone, the device may have idled because there was nothing to do.
-        has_held_rows = any(row.row_id not in plan.new_rows for row in plan.rows)
-        times = StepTimes(inputs.start, end, idle_since=self._last_end if has_held_rows else None)
+        # With new rows alone, the device may have idled because there was nothing to do; or the stage before was late.
+        is_measured = not had_to_wait and any(row.row_id not in plan.new_rows for row in plan.rows)
+        times = StepTimes(start, end, idle_since=self._last_end if is_measured else None)
         self._last_end = end
         return times
 
-    def _forward(self, inputs: StepInputs) -> tuple[Tensor, Tensor | None]:
-        """Return the hidden states of all tokens, and the logits of all rows if a graph has computed them."""
+    def _receive(self, inputs: StepInputs) -> Tensor | None:
+        """Return the stream of the stage before; None on the first."""
+        if self._link is None or self._model.stage.is_first:
+            return None
+        started = self._clock()
+        stream = self._link.receive(inputs.input_ids.shape[0])
+        self._waited_s = self._clock() - started
+        return stream
+
+    def _forward(self, inputs: StepInputs, stream: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the hidden states of all tokens, and the logits of all rows if a graph has computed them.
+
+        What is not the last stage's goes on to the next one.
+        """
         if self._graphs is not None and inputs.is_decode:
             replayed = self._graphs.run(inputs)
             if replayed is not None:
                 return replayed
-        return self._model.forward(inputs.input_ids, inputs.metadata, self._kv_cache.layers), None
+        hidden = self._model.forward(inputs.input_ids, inputs.metadata, self._kv_cache.layers, stream)
+        if self._link is not None and not self._model.stage.is_last:
+            self._link.send(hidden)
+        return hidden, None
 
     def _begin_draws(
         self, hidden: Tensor, logits: Tensor | None, drawing: Sequence[ScheduledRow], inputs: StepInputs

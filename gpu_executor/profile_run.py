@@ -53,6 +53,8 @@ class ProfileRun:
         limits: of steps.
         max_model_len: the longest context.
         device: where the model runs.
+        stream: one row of the residual stream, of the model's hidden size and compute dtype: what a pipeline stage that
+            is not the first is given for each token. No link to other stages is used.
         graph_logits: [rows of the largest graph, vocab_size] float32, where graphs write; None: there are none.
     """
 
@@ -65,6 +67,7 @@ class ProfileRun:
         *,
         max_model_len: int,
         device: torch.device,
+        stream: Tensor,
         graph_logits: Tensor | None = None,
     ) -> None:
         self._model = model
@@ -73,6 +76,7 @@ class ProfileRun:
         self._limits = limits
         self._max_model_len = max_model_len
         self._device = device
+        self._stream = stream
         self._graph_logits = graph_logits
 
     @torch.inference_mode()
@@ -103,7 +107,7 @@ class ProfileRun:
         decodes = self._decode_lengths()[1:]
         hidden = self._forward(decodes + self._prompt_lengths(self._limits.max_num_batched_tokens - len(decodes)))
         self._draw(hidden[: self._limits.max_num_seqs], _LARGEST_DRAW)
-        self._model.compute_logits(hidden[:PROMPT_LOGPROBS_ROWS])
+        self._compute_logits(hidden[:PROMPT_LOGPROBS_ROWS])
 
     @torch.inference_mode()
     def decode(self) -> None:
@@ -115,7 +119,7 @@ class ProfileRun:
         """Run what the largest captured graph holds, or would hold."""
         out = self._graph_logits
         lengths = self._decode_lengths() if out is None else [1] * out.shape[0]
-        self._model.compute_logits(self._forward(lengths), out)
+        self._compute_logits(self._forward(lengths), out)
 
     def _prompt_lengths(self, num_tokens: int) -> list[int]:
         longest = self._max_model_len
@@ -149,9 +153,16 @@ class ProfileRun:
             max_seq_len=max_seq_len or self._max_model_len,
         )
         input_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        return self._model.forward(input_ids, metadata, self._kv_cache.layers)
+        stream = None if self._model.stage.is_first else self._stream.repeat(num_tokens, 1)
+        return self._model.forward(input_ids, metadata, self._kv_cache.layers, stream)
+
+    def _compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> None:
+        if self._model.stage.is_last:
+            self._model.compute_logits(hidden, out)
 
     def _draw(self, hidden: Tensor, sampling: Sampling) -> None:
+        if not self._model.stage.is_last:
+            return
         row_sampling = RowSampling.prepare(sampling, 0, self._sampler.vocab_size)
         history = TokenHistory(np.zeros(1, dtype=np.int32), num_prompt_tokens=0)
         self._sampler.begin(self._model, hidden, [Draw(row_sampling, history)] * hidden.shape[0]).collect()

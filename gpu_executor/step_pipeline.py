@@ -29,6 +29,11 @@ class PipelinedWorker(Protocol):
         """Steps that the core sends before it has the result of the first."""
         ...
 
+    @property
+    def is_output_rank(self) -> bool:
+        """Whether the core is told the results."""
+        ...
+
     def launch(self, step: ExecuteStep) -> StepInFlight | None:
         """Launch a step; None if it is of another epoch."""
         ...
@@ -128,7 +133,9 @@ class StepPipeline:
 
     def _finish_oldest(self) -> None:
         # Finished before it is taken off: if that fails, the step counts as in flight still.
-        self._channel.send(self._in_flight[0].finish())
+        result = self._in_flight[0].finish()
+        if self._worker.is_output_rank:
+            self._channel.send(result)
         self._in_flight.popleft()
         self._is_watched = False
 

@@ -57,6 +57,9 @@ def trace_runner(trace: StepTrace, runner: ModelRunner, ops: Ops) -> None:
     trace.wrap(runner.batch, "plan", "plan")
     trace.wrap(runner.batch, "build_inputs", "build inputs")
     trace.wrap(runner.model, "forward", "forward", then=show_ops)
+    if runner.link is not None:
+        trace.wrap(runner.link, "receive", "wait for the stage before")
+        trace.wrap(runner.link, "send", "hand the stream on")
     if runner.launches_ahead:
         _trace_launches(trace, runner)
     else:

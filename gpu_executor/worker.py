@@ -45,6 +45,7 @@ class Worker:
         self._trace: StepTrace | None = None
         self._long_work: LongWork | None = None
         self._max_steps_in_flight = 1
+        self._is_output_rank = True
 
     @property
     def launches_ahead(self) -> bool:
@@ -56,13 +57,20 @@ class Worker:
         """Steps that the core sends before it has the result of the first."""
         return self._max_steps_in_flight
 
+    @property
+    def is_output_rank(self) -> bool:
+        """Whether the results of this rank's steps are the engine's; otherwise nobody is told of them."""
+        return self._is_output_rank
+
     def close(self) -> None:
         """Write what there is of a timeline: no message comes any more."""
         if self._trace is not None:
             self._trace.close()
 
     def handle(self, message: LoadModel | ExecuteStep | CallUtility) -> FromExecutor | None:
-        """Do what a message asks and return the answer; None for a step of another epoch.
+        """Do what a message asks and return the answer.
+
+        None for a step of another epoch; and but for the load of the model, the engine's output rank alone answers.
 
         Raises:
             StartError: the model can't be loaded.
@@ -73,9 +81,10 @@ class Worker:
             case ExecuteStep():
                 if self._runner is None or message.executor_epoch != self._epoch:
                     return None
-                return self._runner.execute(message)
+                result = self._runner.execute(message)
+                return result if self._is_output_rank else None
             case CallUtility():
-                return self._call(message)
+                return self._call(message) if self._is_output_rank else None
 
     def launch(self, step: ExecuteStep) -> StepInFlight | None:
         """Launch a step; None for one of another epoch."""
@@ -105,7 +114,9 @@ class Worker:
 
     def _load(self, message: LoadModel) -> ExecutorReady:
         self._epoch = message.executor_epoch
-        self._max_steps_in_flight = 2 if message.config.scheduler.async_scheduling else 1
+        self._max_steps_in_flight = message.config.max_steps_in_flight
+        mesh, rank = message.config.parallel.mesh, message.placement.rank
+        self._is_output_rank = rank == mesh.output_rank
         loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
         self._runner = loaded.runner
         if self._channel is not None:
@@ -113,7 +124,7 @@ class Worker:
             loaded.ops.watch_compilations(AnnouncedCompilations(self._long_work, _COMPILATION_LIMIT_S))
         path = message.config.observability.profile_steps
         if path is not None and self._trace is None:
-            self._trace = StepTrace(path, "executor")
+            self._trace = StepTrace(path, "executor" if mesh.world_size == 1 else f"executor {rank}")
             trace_runner(self._trace, loaded.runner, loaded.ops)
             if self._channel is not None:
                 trace_channel(self._trace, self._channel)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from .input_batch import StepInputs
+from .step_inputs import StepInputs
 
 
 class GraphedForward(Protocol):

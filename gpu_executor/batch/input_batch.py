@@ -8,7 +8,6 @@ a draw first reserves its token's place, and the value is filled in when the dev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,55 +16,16 @@ from torch import Tensor
 
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
-from ..devices.base import Device, Marker
+from ..devices.base import Device
 from ..sampling.draw import Draw, RowSampling
 from ..sampling.row_edits import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
 from .device_inputs import DeviceInputs, DrawPlaces
 from .forward_metadata import ForwardMetadata
 from .row_table import UNKNOWN_TOKEN, RowTable
+from .step_inputs import PromptSpan, StepInputs
 from .step_layout import StepLayout, lay_out
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSpan:
-    """Prompt positions of a step whose next tokens' logprobs are wanted.
-
-    Attributes:
-        row: index into the step's rows.
-        start: the first reported position, one past the first computed one.
-        token_ids: [num_positions] the prompt tokens at start, start + 1, ...
-        first_token: index of position start - 1 among the step's tokens.
-    """
-
-    row: int
-    start: int
-    token_ids: list[int]
-    first_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """What the model and the sampler need of a step.
-
-    Attributes:
-        input_ids: [num_tokens] int64.
-        metadata: where they sit. Its logits_indices are those of the draws, in row order, then of the prompt spans.
-        draw_rows: rows (indices into the step's rows) that draw, in order.
-        prompt_spans: positions that want prompt logprobs.
-        is_decode: whether each row computes one token and draws from it.
-        draw_places: where the drawn tokens are kept; None where draws are made on the host.
-        start: the point in the device's work from which the step's own begins; None as well.
-    """
-
-    input_ids: Tensor
-    metadata: ForwardMetadata
-    draw_rows: Sequence[int]
-    prompt_spans: Sequence[PromptSpan]
-    is_decode: bool = False
-    draw_places: DrawPlaces | None = None
-    start: Marker | None = None
 
 
 class ReservedToken(NamedTuple):
@@ -94,12 +54,20 @@ class InputBatch:
         limits: bounds of ids.
         device: where inputs are wanted.
         drawing_device: the same, if draws are made on the device; None if on the host.
+        draws: whether the rows' tokens are drawn here; on earlier pipeline stages the core tells what was drawn.
     """
 
     def __init__(
-        self, max_num_seqs: int, limits: RowLimits, device: torch.device, drawing_device: Device | None = None
+        self,
+        max_num_seqs: int,
+        limits: RowLimits,
+        device: torch.device,
+        drawing_device: Device | None = None,
+        *,
+        draws: bool = True,
     ) -> None:
         self._limits = limits
+        self._draws = draws
         self._device = device
         self._table = RowTable(max_num_seqs, limits.block_size)
         self._device_inputs: DeviceInputs | None = None
@@ -138,7 +106,7 @@ class InputBatch:
                 return None
             return RowState(self._table.num_tokens[index], self._table.num_blocks[index])
 
-        return plan_step(step.new_rows, step.rows, find_row, self._limits)
+        return plan_step(step.new_rows, step.rows, find_row, self._limits, takes_drawn_tokens=not self._draws)
 
     def remove(self, row_ids: Iterable[int]) -> None:
         """Drop rows; ids that are not held (they failed when they came) are passed over."""
@@ -161,22 +129,22 @@ class InputBatch:
             index = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
             self._index_of[row.row_id] = index
             self._sampling_of[row.row_id] = row.row_sampling
-            if row.row_sampling.sampling.num_prompt_logprobs is not None:
+            if self._draws and row.row_sampling.sampling.num_prompt_logprobs is not None:
                 self._prompt_reporters.add(row.row_id)
             if self._device_inputs is not None:
                 self._device_inputs.note_blocks(index, 0, len(row.block_table))
                 if row.row_sampling.reads_token_ids:
                     self._token_readers.add(row.row_id)
-                if row.row_sampling.is_penalized:
+                if self._draws and row.row_sampling.is_penalized:
                     self._device_inputs.tokens.hold(index)
 
     def build_inputs(self, rows: Sequence[ScheduledRow]) -> StepInputs:
-        """Update the block tables of a step's rows and lay out their tokens back to back.
+        """Update a step's rows and lay out their tokens back to back.
 
         Args:
             rows: rows that passed `plan`; at least one.
         """
-        indices = [self._update_blocks(row) for row in rows]
+        indices = [self._update_row(row) for row in rows]
         if self._device_inputs is None and is_decode_step(rows):
             return self._build_decodes(rows, indices)
         self._decode_step = None
@@ -272,13 +240,12 @@ class InputBatch:
             self._decode_step = step
         input_ids, metadata = step.build(rows)
         # A row that draws has no prompt position left whose next token is not drawn.
-        return StepInputs(
-            input_ids=input_ids, metadata=metadata, draw_rows=range(len(rows)), prompt_spans=(), is_decode=True
-        )
+        draw_rows = range(len(rows) if self._draws else 0)
+        return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=(), is_decode=True)
 
     def _build(self, rows: Sequence[ScheduledRow], indices: np.ndarray) -> StepInputs:
         layout = lay_out(rows, indices, self._table, self._limits.block_size)
-        draw_rows = [i for i, row in enumerate(rows) if row.num_draws]
+        draw_rows = [i for i, row in enumerate(rows) if row.num_draws and self._draws]
         spans = self._prompt_spans(rows, layout.query_starts) if self._prompt_reporters else []
         logits_indices = layout.query_starts[1:][draw_rows] - 1
         if spans:
@@ -316,8 +283,10 @@ class InputBatch:
         )
         return self._to_device(layout.input_ids), metadata
 
-    def _update_blocks(self, row: ScheduledRow) -> int:
+    def _update_row(self, row: ScheduledRow) -> int:
         index = self._index_of[row.row_id]
+        if row.drawn_token_ids and not self._draws:
+            self._table.append_tokens(index, row.drawn_token_ids)
         if row.new_block_ids:
             self._table.append_blocks(index, row.new_block_ids)
             if self._device_inputs is not None:

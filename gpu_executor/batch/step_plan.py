@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ def plan_step(
     rows: Iterable[ScheduledRow],
     find_row: Callable[[int], RowState | None],
     limits: RowLimits,
+    *,
+    takes_drawn_tokens: bool = False,
 ) -> StepPlan:
     """Check every row of a step.
 
@@ -80,6 +82,7 @@ def plan_step(
         rows: the step's rows, new ones among them.
         find_row: what is held of a row once the step's removals are done; None if nothing is.
         limits: bounds of the ids.
+        takes_drawn_tokens: the rows' tokens are drawn elsewhere, and those that come with the rows are appended first.
     """
     plan = StepPlan()
     for new_row in new_rows:
@@ -100,6 +103,9 @@ def plan_step(
             state = find_row(row.row_id) if prepared is None else _state_of(prepared)
             if state is None:
                 raise EngineError(f"row {row.row_id} is scheduled, but not held")
+            if takes_drawn_tokens and row.drawn_token_ids:
+                _check_token_ids("drawn_token_ids", row.drawn_token_ids, limits)
+                state = state._replace(num_tokens=state.num_tokens + len(row.drawn_token_ids))
             _check_scheduled(row, state, limits)
         except PagewireError as exc:
             plan.errors[row.row_id] = exc.to_info()
@@ -124,12 +130,7 @@ def _prepare(row: NewRow, limits: RowLimits) -> PreparedRow:
         ("allowed_token_ids", sampling.allowed_token_ids or ()),
         ("bad_words", [token_id for word in sampling.bad_words_token_ids for token_id in word]),
     ):
-        # An id beyond a row of logits would write into the neighbour's row.
-        if ids and not (min(ids) >= 0 and max(ids) < limits.vocab_size):
-            raise InvalidRequest(
-                f"{name} contains a token id outside of this model's vocabulary, 0 to {limits.vocab_size - 1}.",
-                param=name,
-            )
+        _check_token_ids(name, ids, limits)
     if not all(sampling.bad_words_token_ids):
         raise InvalidRequest("bad_words contains an empty sequence.", param="bad_words")
     _check_blocks(row.row_id, row.block_table, limits)
@@ -140,6 +141,14 @@ def _prepare(row: NewRow, limits: RowLimits) -> PreparedRow:
         block_table=np.array(row.block_table, dtype=np.int32),
         row_sampling=RowSampling.prepare(sampling, row.child, limits.num_drawable),
     )
+
+
+def _check_token_ids(name: str, ids: Sequence[int], limits: RowLimits) -> None:
+    # An id beyond a row of logits would write into the neighbour's row.
+    if ids and not (min(ids) >= 0 and max(ids) < limits.vocab_size):
+        raise InvalidRequest(
+            f"{name} contains a token id outside of this model's vocabulary, 0 to {limits.vocab_size - 1}.", param=name
+        )
 
 
 def _check_scheduled(row: ScheduledRow, state: RowState, limits: RowLimits) -> None:

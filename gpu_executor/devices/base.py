@@ -28,6 +28,13 @@ class DeviceMemory:
     free_bytes: int
     source: str
 
+    def divided(self, num_parts: int) -> DeviceMemory:
+        """Return what each of some executors has that divide this memory evenly."""
+        if num_parts == 1:
+            return self
+        source = f"{self.source} for each of {num_parts} executors"
+        return DeviceMemory(self.total_bytes // num_parts, self.free_bytes // num_parts, source)
+
 
 class Download(ABC):
     """A copy to the host that may be under way."""

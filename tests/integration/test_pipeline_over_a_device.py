@@ -30,6 +30,7 @@ class Worker:
     """The pipeline's worker, over a runner whose device works by itself."""
 
     max_steps_in_flight = 2
+    is_output_rank = True
 
     def __init__(self, runner):
         self._runner = runner

@@ -40,12 +40,18 @@ class DeferredModel:
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
-    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: ForwardMetadata,
+        kv_caches: Sequence[LayerKVCache],
+        stream: Tensor | None = None,
+    ) -> Tensor:
         with _disable_current_modes():
             hidden = torch.full((input_ids.shape[0], self._hidden_size), float("nan"))
 
         def compute() -> None:
-            hidden.copy_(self._model.forward(input_ids, metadata, kv_caches))
+            hidden.copy_(self._model.forward(input_ids, metadata, kv_caches, stream))
 
         self._device.launch(compute, "forward", seconds=1.0)
         return hidden

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
-from pagewire.gpu_executor.batch.input_batch import StepInputs
+from pagewire.gpu_executor.batch.step_inputs import StepInputs
 from pagewire.gpu_executor.cuda_graphs import DecodeGraphs, GraphBuffers, graph_sizes
 from tests.support.runner import BLOCK_SIZE, make_runner
 from tests.support.tiny_model import tiny_checkpoint

@@ -18,6 +18,7 @@ from pagewire.gpu_executor.kernels.triton.launches.row import pick
 from pagewire.gpu_executor.kernels.triton.launches.sampling import BOUNDS, DESCRIBE_ROWS
 from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from pagewire.gpu_executor.models.base import Model
+from pagewire.gpu_executor.parallel.share import WHOLE
 from pagewire.gpu_executor.profile_run import ProfileRun
 from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.gpu_executor.sampling.draw import Draw
@@ -32,6 +33,7 @@ from tests.support.tiny_model import tiny_checkpoint
 LIMITS = StepLimits(max_num_seqs=5, max_num_batched_tokens=70)
 MAX_MODEL_LEN, BLOCK_SIZE = 32, 8
 CPU = torch.device("cpu")
+STREAM = torch.zeros(1, 64)
 
 
 class WatchedModel:
@@ -45,9 +47,15 @@ class WatchedModel:
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
-    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: ForwardMetadata,
+        kv_caches: Sequence[LayerKVCache],
+        stream: Tensor | None = None,
+    ) -> Tensor:
         self.steps.append(metadata)
-        return self._model.forward(input_ids, metadata, kv_caches)
+        return self._model.forward(input_ids, metadata, kv_caches, stream)
 
     def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         self.num_logits.append(hidden.shape[0])
@@ -99,6 +107,7 @@ def run(model: WatchedModel, pool: WatchedPool) -> ProfileRun:
         LIMITS,
         max_model_len=MAX_MODEL_LEN,
         device=CPU,
+        stream=STREAM,
     )
 
 
@@ -139,6 +148,7 @@ def test_what_a_graph_holds_is_measured_with_its_rows_and_where_it_writes(
         LIMITS,
         max_model_len=MAX_MODEL_LEN,
         device=CPU,
+        stream=STREAM,
         graph_logits=logits,
     )
     run.decode_without_draws()
@@ -160,12 +170,19 @@ class NotedSteps:
     """A model and a sampler that compute nothing and note what is asked of them."""
 
     vocab_size = 512
+    stage = WHOLE
 
     def __init__(self) -> None:
         self.contexts: list[tuple[tuple[int, ...], int]] = []
         self.samplings: list[Sampling] = []
 
-    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: ForwardMetadata,
+        kv_caches: Sequence[LayerKVCache],
+        stream: Tensor | None = None,
+    ) -> Tensor:
         lengths = metadata.query_start_loc.diff().tolist()
         self.contexts.append((tuple(lengths), metadata.max_seq_len))
         return torch.zeros(input_ids.shape[0], 1)
@@ -190,6 +207,7 @@ def noted(pool: WatchedPool) -> NotedSteps:
         StepLimits(max_num_seqs=256, max_num_batched_tokens=8192),
         max_model_len=131072,
         device=CPU,
+        stream=STREAM,
     )
     run.rehearse()
     run.prefill()
@@ -277,6 +295,7 @@ def test_a_rehearsal_runs_on_kernels_that_draw_on_the_device() -> None:
         StepLimits(max_num_seqs=1, max_num_batched_tokens=1),
         max_model_len=MAX_MODEL_LEN,
         device=CPU,
+        stream=STREAM,
     )
     with language_patched_once():
         run.rehearse()

@@ -51,6 +51,7 @@ class ManualWorker:
 
     def __init__(self):
         self.max_steps_in_flight = 2
+        self.is_output_rank = True
         self.num_in_flight = 0
         self.steps = {}
         self.calls = []

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagewire.gpu_executor.batch.decode_step import is_decode_step
-from pagewire.gpu_executor.batch.input_batch import InputBatch, StepInputs
+from pagewire.gpu_executor.batch.input_batch import InputBatch
+from pagewire.gpu_executor.batch.step_inputs import StepInputs
 from pagewire.gpu_executor.batch.step_plan import RowLimits
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, ScheduledRow

@@ -42,7 +42,7 @@ def _no_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(requested: str, kernels: str, found: DeviceFacts | str) -> SelectedDevice:
-    return select_device(requested, kernels, HostLimits(), lambda: found)
+    return select_device(requested, kernels, HostLimits(), find_gpu=lambda _: found)
 
 
 def kind(device: Device) -> str:

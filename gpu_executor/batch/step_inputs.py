@@ -1,0 +1,52 @@
+"""What a step's rows come to: token ids and where they sit, and which of them give logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..devices.base import Marker
+from .device_inputs import DrawPlaces
+from .forward_metadata import ForwardMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpan:
+    """Prompt positions of a step whose next tokens' logprobs are wanted.
+
+    Attributes:
+        row: index into the step's rows.
+        start: the first reported position, one past the first computed one.
+        token_ids: [num_positions] the prompt tokens at start, start + 1, ...
+        first_token: index of position start - 1 among the step's tokens.
+    """
+
+    row: int
+    start: int
+    token_ids: list[int]
+    first_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What the model and the sampler need of a step.
+
+    Attributes:
+        input_ids: [num_tokens] int64.
+        metadata: where they sit. Its logits_indices are those of the draws, in row order, then of the prompt spans.
+        draw_rows: rows (indices into the step's rows) that draw here, in order.
+        prompt_spans: positions that want prompt logprobs.
+        is_decode: whether each row computes one token and draws from it.
+        draw_places: where the drawn tokens are kept; None where draws are made on the host.
+        start: the point in the device's work from which the step's own begins; None as well.
+    """
+
+    input_ids: Tensor
+    metadata: ForwardMetadata
+    draw_rows: Sequence[int]
+    prompt_spans: Sequence[PromptSpan]
+    is_decode: bool = False
+    draw_places: DrawPlaces | None = None
+    start: Marker | None = None
