@@ -7,10 +7,14 @@ of text: so it takes seconds, and anyone can do it.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import torch
 from tqdm import tqdm
@@ -28,7 +32,6 @@ from .formats.writing.quantized_directory import QuantizedSizes, foreign_files, 
 from .kernels.reference.reference_ops import ReferenceOps
 from .models.registry import build_model
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # 4 bits need small groups. With 8, a scale a row costs SmolLM2 0.3 % of perplexity, groups of 64 no less.
 _GROUP_SIZES = {4: 32, 8: -1}
 
@@ -182,16 +185,38 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--symmetric", action=argparse.BooleanOptionalAction, help="without zero points")
     parser.add_argument("--max-shard-gb", type=float, default=5.0, help="of a file, in 10^9 bytes")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the new directory")
+    parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input ends")
+    options = parser.parse_args(arguments)
+    if options.end_with_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
-        lines = run(parser.parse_args(arguments))
+        lines = run(options)
     except StartError as exc:
         sys.stderr.write(f"pagewire: error: {' '.join(exc.message.split())}\n")
         return exc.exit_code
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
+def end_on_signals() -> None:
+    """Let SIGINT and SIGTERM end the process by an exception, so that no half-written directory is left behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # a second one must not break off the cleaning
+        raise SystemExit(128 + number)  # as shells report it
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
+
+
+def _end_with_stdin() -> None:
+    """Wait until the other end of standard input is closed, as it is at the latest when its holder ends; then end."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    end_on_signals()
     sys.exit(main(sys.argv[1:]))

@@ -1,15 +1,18 @@
 """Finds the model, and has the executor's tool write the copy.
 
 That is a process of its own, `python -m pagewire.gpu_executor.quantize_checkpoint`, since only the executor imports
-torch. Its lines and its exit code are the command's.
+torch. Its lines and its exit code are the command's. It ends with the command, whatever ends that: by our order if we
+are told to stop, else by the end of its standard input, a pipe that we hold. Then it removes what it had written.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from pagewire.checkpoint.resolve import ResolvedModel, resolve_model
 from pagewire.ipc.errors import ConfigError, MachineError
@@ -46,16 +49,32 @@ def tool_command(model: ResolvedModel, config: QuantizeConfig) -> list[str]:
         options.append("--symmetric" if config.symmetric else "--no-symmetric")
     if config.overwrite:
         options.append("--overwrite")
-    return [sys.executable, "-P", "-m", _MODULE, *options, "--", str(model.path)]
+    return [sys.executable, "-P", "-m", _MODULE, "--end-with-stdin", *options, "--", str(model.path)]
 
 
 def run_tool(command: Sequence[str]) -> int:
     """Run the tool with our own output; return its exit code.
 
+    SIGTERM is handed on: the tool then removes what it had written, and ends with 143. So it does before a
+    KeyboardInterrupt leaves here.
+
     Raises:
         MachineError: a signal ended it.
     """
-    code = subprocess.run(command, check=False).returncode
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as tool:
+
+        def hand_on(number: int, frame: FrameType | None) -> None:
+            tool.terminate()
+
+        before = signal.signal(signal.SIGTERM, hand_on)
+        try:
+            code = tool.wait()
+        except KeyboardInterrupt:
+            tool.terminate()
+            tool.wait()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if code < 0:
         raise MachineError(f"{_MODULE} was ended by signal {-code}; if that was 9, memory ran out: free some.")
     return code

@@ -147,6 +147,8 @@ def _whole_or_nothing(target: Path) -> Iterator[Path]:
             target.rename(replaced)
         partial.rename(target)
     except BaseException:
+        if replaced.exists() and not target.exists():
+            replaced.rename(target)  # stopped between the two renames
         shutil.rmtree(partial, ignore_errors=True)
         raise
     shutil.rmtree(replaced, ignore_errors=True)

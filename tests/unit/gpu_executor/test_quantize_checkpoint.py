@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,3 +183,38 @@ def test_disk_that_can_not_be_written_is_said(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "file").write_text("")
     line = refused(capsys, tiny_checkpoint(), tmp_path / "file" / "out", code=1)
     assert "can't be written: Not a directory" in line
+
+
+# The tool as it is started, but that the first tensor takes for ever to write: it says so.
+_ENDLESS = """
+import sys
+from pagewire.gpu_executor import quantize_checkpoint
+from pagewire.gpu_executor.formats.writing.safetensors_writer import SafetensorsWriter
+
+def write(self, name, tensor):
+    print("writing", flush=True)
+    while True:
+        pass
+
+SafetensorsWriter.write = write
+quantize_checkpoint.end_on_signals()
+sys.exit(quantize_checkpoint.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_tool_that_ends_early_leaves_nothing(tmp_path: Path, is_told: bool) -> None:
+    target = tmp_path / "out"
+    options = ["--end-with-stdin", "--to", "int4", "--out", str(target), str(tiny_checkpoint("llama"))]
+    command = [sys.executable, "-P", "-c", _ENDLESS, *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tool:
+        assert tool.stdin is not None
+        assert tool.stdout is not None
+        assert tool.stdout.readline() == b"writing\n"
+        assert names_in(tmp_path) == ["out.partial"]
+        if is_told:
+            tool.terminate()
+        else:
+            tool.stdin.close()  # as it is when our process ends
+        assert tool.wait() == 128 + signal.SIGTERM
+    assert names_in(tmp_path) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,8 @@ MODEL = ResolvedModel(path=Path("/models/m"), name="org/m", file_format="safeten
 def test_the_tool_is_told_only_what_was_given():
     config = QuantizeConfig(to="int4", out="small")
     assert tool_command(MODEL, config)[4:] == [
-        "--to", "int4", "--out", "small", "--format", "compressed-tensors", "--max-shard-gb", "5.0", "--", "/models/m",
+        "--end-with-stdin", "--to", "int4", "--out", "small", "--format", "compressed-tensors", "--max-shard-gb",
+        "5.0", "--", "/models/m",
     ]  # fmt: skip
 
 
@@ -27,8 +31,8 @@ def test_the_tool_is_told_all_that_was_given():
         to="int8", out="small", format="gptq", group_size=-1, symmetric=True, max_shard_gb=2.0, overwrite=True
     )
     assert tool_command(MODEL, config)[4:] == [
-        "--to", "int8", "--out", "small", "--format", "gptq", "--max-shard-gb", "2.0", "--group-size=-1",
-        "--symmetric", "--overwrite", "--", "/models/m",
+        "--end-with-stdin", "--to", "int8", "--out", "small", "--format", "gptq", "--max-shard-gb", "2.0",
+        "--group-size=-1", "--symmetric", "--overwrite", "--", "/models/m",
     ]  # fmt: skip
 
 
@@ -40,3 +44,30 @@ def test_exit_code_is_the_tools(code: int):
 def test_tool_that_is_killed_is_said():
     with pytest.raises(MachineError, match="ended by signal 9; if that was 9, memory ran out"):
         run_tool([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+
+
+# Opens a fifo when it runs.
+_TOLD_TO_STOP = """
+import pathlib, signal, sys
+def end(number, frame):
+    raise SystemExit(128 + number)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).open("w").close()
+sys.stdin.read()
+"""
+
+
+def test_order_to_stop_is_handed_on(tmp_path: Path):
+    started = tmp_path / "started"
+    os.mkfifo(started)
+
+    def stop_us() -> None:
+        started.open().close()  # waits for the tool to open the other end
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    waiting = threading.Thread(target=stop_us)
+    waiting.start()
+    assert run_tool([sys.executable, "-c", _TOLD_TO_STOP, str(started)]) == 128 + signal.SIGTERM
+    waiting.join()
+    assert signal.getsignal(signal.SIGTERM) is before
