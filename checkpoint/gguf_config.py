@@ -32,6 +32,7 @@ _ARCHITECTURES = {
 _GEMMA = ("gemma2", "gemma3")
 KNOWN_GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)
 
+_PACKED = "quantized"
 _PLAIN_DTYPES = {GGMLType.F32: "float32", GGMLType.F16: "float16", GGMLType.BF16: "bfloat16"}
 _UNUSED_TOKEN = 5  # tokenizer.ggml.token_type of rows that only pad the embedding
 _END_OF_TURN = "<end_of_turn>"
@@ -61,6 +62,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     layer_kinds, sliding_window = read_attention_windows(file, name, num_layers)
     vocab_size = _vocab_size(file)
     tokenizer_size = min(_tokenizer_size(file, vocab_size), vocab_size)
+    dtype, main_type = _dtype(file), file.main_type()
     return ModelConfig(
         architecture=_ARCHITECTURES[name],
         model_path=str(file.path),
@@ -78,7 +80,8 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         rotary_dim=rotary_dim,
         # Gemma 3 states the stretched length.
         max_position=context_length if name == "gemma3" else scaled_max_position(context_length, scaling),
-        dtype=_dtype(file),
+        dtype=dtype,
+        packed_type=main_type.name if main_type is not None and dtype == _PACKED else None,
         layer_kinds=layer_kinds,
         rope_scaling=scaling,
         local_rope_theta=read_local_theta(file, name),
@@ -138,7 +141,7 @@ def _per_layer(file: GGUFFile, key: str, default: int | None = None) -> int:
 
 def _dtype(file: GGUFFile) -> str:
     types = {tensor.ggml_type for tensor in file.tensors.values() if len(tensor.shape) > 1}
-    return _PLAIN_DTYPES.get(types.pop(), "quantized") if len(types) == 1 else "quantized"
+    return _PLAIN_DTYPES.get(types.pop(), _PACKED) if len(types) == 1 else _PACKED
 
 
 def _tokenizer_size(file: GGUFFile, vocab_size: int) -> int:

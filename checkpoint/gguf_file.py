@@ -6,15 +6,18 @@ Metadata comes from the first shard; the tensor tables of all shards are one tab
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
 from pagewire.ipc.errors import ConfigError
 
+from .ggml_types import GGMLType
 from .gguf_header import GGUFArray, GGUFHeader, GGUFTensor, MetadataValue, read_header
 
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+_LAYER_PREFIX = "blk."
 _Scalar = TypeVar("_Scalar", str, int, float, bool)
 
 
@@ -73,6 +76,14 @@ class GGUFFile:
         if tensor is None:
             raise ConfigError(f"{self.path}: has no tensor {name!r}")
         return memoryview(self._maps[tensor.path])[tensor.offset : tensor.offset + tensor.num_bytes]
+
+    def main_type(self) -> GGMLType | None:
+        """Return the type that most weights of the layers' matrices have; None if there is no such matrix."""
+        numbers: Counter[GGMLType] = Counter()
+        for name, tensor in self.tensors.items():
+            if name.startswith(_LAYER_PREFIX) and len(tensor.shape) == 2:
+                numbers[tensor.ggml_type] += tensor.shape[0] * tensor.shape[1]
+        return max(numbers, key=lambda ggml_type: numbers[ggml_type], default=None)
 
     def get_str(self, key: str, default: str | None = None) -> str | None:
         """Return a string of the metadata, `default` if the key is absent.

@@ -138,6 +138,18 @@ class JSONReader:
             raise self.fault(key, f"must be a token id or a list of them, is {value!r}")
         return tuple(ids)
 
+    def get_indices(self, key: str, count: int) -> tuple[int, ...]:
+        """Return a list of indices below `count`; empty if absent."""
+        values = self.data.get(key)
+        if values is None:
+            return ()
+        if not isinstance(values, list):
+            raise self.fault(key, f"must be a list of indices, is {values!r}")
+        for value in values:
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
+                raise self.fault(key, f"must be a list of indices from 0 to {count - 1}, has {value!r}")
+        return tuple(values)
+
     def get_object(self, key: str) -> JSONReader | None:
         """Return a nested object, None if absent."""
         value = self.data.get(key)

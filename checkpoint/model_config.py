@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .mixture import Mixture
 from .quantization.quantization_config import QuantizationConfig
 
 # Far beyond any model. What a damaged file states is checked against it before anything is made per layer.
@@ -63,6 +64,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         vocab_size: rows of the embedding. May exceed the tokenizer's size (padding rows are never sampled).
         tokenizer_size: ids that the tokenizer knows; sampling and validation use this bound.
         dtype: the checkpoint's own dtype name ("float32", "float16", "bfloat16"); "quantized" for packed GGUF.
+        packed_type: of a packed GGUF file the type of most of its layers' weights ("Q4_1"); None for all else.
         layer_kinds: one entry per layer.
         sliding_window: keys a SLIDING layer sees, its own token included; None without such layers.
         rotary_dim: leading channels of each head that rotate.
@@ -81,6 +83,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_position: the longest context that the model was made for, rope scaling included.
         bos_token_id, eos_token_ids: as the checkpoint states them (config, generation_config or GGUF metadata); end
             tokens beyond tokenizer_size are left out.
+        mixture: the layers that have experts, None for a model without.
         quantization: how a safetensors checkpoint's linear layers are packed, None for a plain one and for GGUF.
     """
 
@@ -101,6 +104,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_position: int
     dtype: str
     layer_kinds: tuple[LayerKind, ...]
+    packed_type: str | None = None
     rope_scaling: RopeScaling | None = None
     sliding_window: int | None = None
     tie_word_embeddings: bool = False
@@ -120,4 +124,5 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     hidden_act: Activation = "silu"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    mixture: Mixture | None = None
     quantization: QuantizationConfig | None = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from dataclasses import dataclass
 from itertools import chain
 
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.config import EngineConfig, StepLimits
-from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, ProtocolError, RequestError
+from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, RequestError
 from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, UtilityResult
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, StepResult
@@ -21,24 +19,19 @@ from .deadlines import late_error
 from .failed_rows import void_readers
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
+from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Request
-from .scheduler import ScheduledChild, Scheduler, SchedulerOutput
+from .scheduler import Scheduler, SchedulerOutput
 from .step_builder import StepBuilder
-from .step_costs import StepCosts, StepShape
+from .step_costs import StepCosts
+from .step_times import StepTimes
 from .step_totals import StepTotals
+from .steps_in_flight import StepInFlight, StepsInFlight
 from .utilities import Utilities
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _StepInFlight:
-    step_id: int
-    scheduled: list[ScheduledChild]
-    num_scheduled_tokens: int
-    shape: StepShape
 
 
 class Engine:
@@ -67,16 +60,23 @@ class Engine:
         self._limits = limits
         self._executor_epoch = executor_epoch
         self._has_priority = config.scheduler.scheduling_policy == "priority"
-        self._max_steps_in_flight = 2 if config.scheduler.async_scheduling else 1
+        self._in_flight = StepsInFlight(config.max_steps_in_flight)
+        num_stages = config.parallel.pipeline_parallel_size
         cache = config.cache
         self._cache = CacheManager(num_blocks, cache.block_size, enable_prefix_caching=cache.enable_prefix_caching)
-        self._scheduler = Scheduler(step_limits, self._cache, target_itl_s=config.scheduler.target_itl_ms / 1000)
+        self._scheduler = Scheduler(
+            step_limits,
+            self._cache,
+            target_itl_s=config.scheduler.target_itl_ms / 1000,
+            num_micro_batches=config.max_steps_in_flight if num_stages > 1 else 1,
+        )
         self._admission = Admission(config.scheduler, self._scheduler.waiting)
         self._costs = StepCosts()
+        self._step_times = StepTimes(num_stages)
         self._totals = StepTotals()
         self._outbox = Outbox()
         self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox)
-        self._step_builder = StepBuilder(executor_epoch)
+        self._step_builder = StepBuilder(executor_epoch, tells_draws=num_stages > 1)
         self._utilities = Utilities(
             self._cache,
             self._processor,
@@ -87,7 +87,6 @@ class Engine:
         self._blame = Blame()
         self._is_serving = True
         self._num_executor_restarts = 0
-        self._in_flight: deque[_StepInFlight] = deque()
         self._has_news = False  # whether anything happened since nothing could be scheduled
         self._num_requests = 0
 
@@ -165,7 +164,7 @@ class Engine:
 
     def can_schedule(self) -> bool:
         """Whether `schedule` is worth a call: room for a step in flight, and something that may be able to run."""
-        has_room = self._is_serving and len(self._in_flight) < self._max_steps_in_flight
+        has_room = self._is_serving and self._in_flight.has_room
         return self._has_news and has_room and bool(self._processor.requests)
 
     def schedule(self, now: float) -> ExecuteStep | None:
@@ -192,7 +191,9 @@ class Engine:
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
         step = self._step_builder.build(output, retired)
-        self._in_flight.append(_StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens, output.shape))
+        self._in_flight.add(
+            StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens, output.shape, now)
+        )
         return step
 
     def apply(self, result: StepResult, now: float) -> None:
@@ -203,20 +204,17 @@ class Engine:
         """
         if result.executor_epoch != self._executor_epoch:
             return
-        if not self._in_flight or self._in_flight[0].step_id != result.step_id:
-            expected = self._in_flight[0].step_id if self._in_flight else "none"
-            raise ProtocolError(f"the executor answered step {result.step_id}; the oldest one in flight is {expected}")
-        self._void_readers_of_failed_rows(result)
+        step = self._in_flight.oldest(result.step_id)
+        self._void_readers_of_failed_rows(step, result)
         # Whoever waits hears of every step: its figures are counted once each, and silence means a stopped core.
         for client in self.live_clients():
             self._outbox.step(client)
-        step = self._in_flight[0]
         self._processor.apply(step.scheduled, result.rows, now)
-        self._in_flight.popleft()
+        self._in_flight.drop_oldest()
         if self._blame:
             self._clear_of_blame(step)
         self._totals.finish(result, step.num_scheduled_tokens)
-        self._costs.observe(step.shape, result.step_s)
+        self._costs.observe(step.shape, self._step_times.measure(result, step.sent_s, now))
         self._has_news = True
 
     def lose_executor(self, cause: str, *, was_killed: bool = False) -> bool:
@@ -231,7 +229,7 @@ class Engine:
         self._is_serving = False
         self._num_executor_restarts += 1
         self._blame.keep(self._is_living)
-        in_flight = {item.child.request for step in self._in_flight for item in step.scheduled}
+        in_flight = {item.child.request for item in self._in_flight.scheduled()}
         culprit = self._blame.count_death(filter(self._is_living, in_flight), was_killed=was_killed)
         self._in_flight.clear()
         self._scheduler.start_over()
@@ -255,6 +253,11 @@ class Engine:
     def is_serving(self) -> bool:
         """Whether there is an executor that takes steps."""
         return self._is_serving
+
+    @property
+    def prefix_cache(self) -> PrefixCache:
+        """Which blocks can be found again."""
+        return self._cache.prefix_cache
 
     def take_outputs(self) -> dict[ClientId, StepOutputs]:
         """Return one message for each client with anything to be told since the last call."""
@@ -301,7 +304,7 @@ class Engine:
             logger.warning("request_id=%s of client %s may end executors: it runs alone", suspect.request_id, client)
         self._scheduler.isolate(suspect)
 
-    def _clear_of_blame(self, step: _StepInFlight) -> None:
+    def _clear_of_blame(self, step: StepInFlight) -> None:
         for item in step.scheduled:
             if item.num_draws and not item.is_void:
                 self._blame.clear(item.child.request)
@@ -327,12 +330,12 @@ class Engine:
         )
         self._processor.end_early(head.request, FinishReason.ERROR, error.to_info())
 
-    def _void_readers_of_failed_rows(self, result: StepResult) -> None:
+    def _void_readers_of_failed_rows(self, step: StepInFlight, result: StepResult) -> None:
         failed_ids = {row.row_id for row in result.rows if row.error is not None}
         if not failed_ids:
             return
-        in_flight = list(chain.from_iterable(step.scheduled for step in self._in_flight))
-        for item in self._in_flight[0].scheduled:
+        in_flight = list(self._in_flight.scheduled())
+        for item in step.scheduled:
             # A row that read what another failed to write may fail for that reason alone: it is tried again, and blames
             # nobody. Writers stand before their readers, so the first failure is a true one.
             if item.row_id in failed_ids and not item.is_void:

@@ -75,4 +75,6 @@ def engine_info(
         startup=(("start executor process", max(process_s, 0.0)), *executor.startup),
         memory=executor.memory,
         device_name=executor.device_name,
+        data_parallel_size=config.parallel.data_parallel_size,
+        data_parallel_rank=config.parallel.data_parallel_rank,
     )

@@ -9,17 +9,18 @@ import enum
 import functools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import zmq
 
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.endpoints import RuntimeDir
-from pagewire.ipc.errors import ExecutorDied, PagewireError, StartError
+from pagewire.ipc.errors import ExecutorDied, PagewireError, ProtocolError, StartError
 from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 
 from .executor_client import ExecutorGroup
+from .executor_death import ExecutorDeath, find_cause, name_of
+from .executor_placer import ExecutorPlacer
 from .stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
@@ -37,23 +38,6 @@ class _State(enum.Enum):
     ENDING = enum.auto()  # killed; not every process is dead yet
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorDeath:
-    """Why a group of executors can't go on.
-
-    Attributes:
-        text: what happened, as a clause: "executor 0 was killed by signal 9".
-        error: what the executors themselves said of it, if they did.
-        came_from_outside: they were killed or stopped: another group may well do better.
-        final: with what to give up, None if another group follows.
-    """
-
-    text: str
-    error: PagewireError | None = None
-    came_from_outside: bool = False
-    final: PagewireError | None = None
-
-
 class ExecutorSupervisor:
     """The executors as the loop sees them: one group after the other, each with an epoch of its own.
 
@@ -63,42 +47,41 @@ class ExecutorSupervisor:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        runtime_dir: RuntimeDir,
+        placer: ExecutorPlacer,
         config: EngineConfig,
         poller: zmq.Poller,
         *,
         core_epoch: int,
         num_blocks: int | None,
-        module: str,
         now: float,
     ) -> None:
         """Start the first group.
 
         Args:
-            context: the core's ZeroMQ context.
-            runtime_dir: where the sockets go.
+            placer: starts the processes.
             config: has the limits; sent to every executor.
             poller: what the loop waits in.
             core_epoch: of the core itself.
             num_blocks: the pool size that an earlier core's executors settled, None to have it measured.
-            module: what to run.
             now: seconds on the loop's monotonic clock.
         """
-        self._start_group = functools.partial(
-            ExecutorGroup, context, runtime_dir, config, poller, core_epoch=core_epoch, module=module
-        )
+        self._start_group = functools.partial(ExecutorGroup, placer, config, poller)
+        self._mesh = config.parallel.mesh
         # The first start of all is the user's: what goes wrong there is told at once. A later core's is a recovery.
         self._has_served = core_epoch > 1
         self._budget = RestartBudget("the executor", config.supervision.max_restarts)
-        self._stall = StallWatch(config.supervision.stall_limit)
+        self._stall_limit_s = config.supervision.stall_limit
+        self._stall = StallWatch(self._stall_limit_s)
         self._num_blocks = num_blocks
-        self._num_in_flight = 0
-        self._death: ExecutorDeath | None = None
         self._lost_s: float | None = None
+        # Of the group that runs or loads:
         self._state = _State.LOADING
-        self._group = self._start_group(epoch=1, num_blocks=num_blocks)
-        self._stall.expect(now, _FIRST_MESSAGE_S if core_epoch == 1 else _LATER_FIRST_MESSAGE_S)
+        self._num_in_flight = 0
+        self._fault: str | None = None  # what the core itself has found wrong with it
+        self._failures: dict[int, PagewireError] = {}  # by rank
+        self._ready: dict[int, ExecutorReady] = {}  # by rank
+        self._loading: dict[int, StallWatch] = {}  # of the ranks that are not ready
+        self._load(1, now, _FIRST_MESSAGE_S if core_epoch == 1 else _LATER_FIRST_MESSAGE_S)
 
     @property
     def epoch(self) -> int:
@@ -108,12 +91,12 @@ class ExecutorSupervisor:
     @property
     def takes_steps(self) -> bool:
         """Whether the group is ready and nothing speaks against it."""
-        return self._state is _State.SERVING and self._death is None
+        return self._state is _State.SERVING and self._fault is None and not self._failures
 
     @property
     def needs_attention(self) -> bool:
         """Whether the loop has to come back without being woken, to see whether the executors hang."""
-        return self._stall.is_waiting
+        return self._stall.is_waiting or bool(self._loading)
 
     def send(self, step: ExecuteStep, now: float) -> None:
         """Send a step to every rank; they have to answer within the stall limit."""
@@ -126,11 +109,12 @@ class ExecutorSupervisor:
         """Yield what the loop has to know of what the executors have sent.
 
         Raises:
-            ProtocolError: they sent what can't be read.
+            ProtocolError: they sent what can't be read, or what that rank must not send.
         """
-        for message in self._group.drain():
+        for rank, message in self._group.drain():
             match message:
                 case StepResult():
+                    self._check_right_to_answer(rank)
                     self._num_in_flight -= 1
                     if self._num_in_flight > 0:
                         self._stall.expect(now)
@@ -138,19 +122,21 @@ class ExecutorSupervisor:
                         self._stall.rest()
                     yield message
                 case ExecutorBusy():
-                    logger.debug("the executor is busy: %s", message.reason)
-                    if self._state is _State.SERVING:
-                        self._stall.announce(now, message.limit_s)
-                    else:  # a start is a row of announcements, each of which may be its last
-                        self._stall.expect(now, message.limit_s)
+                    logger.debug("%s is busy: %s", self._name(rank), message.reason)
+                    if rank in self._loading:  # a start is a row of announcements, each of which may be its last
+                        self._loading[rank].expect(now, message.limit_s)
+                    else:
+                        self._stall.announce(now, message.limit_s, rank)
                 case ExecutorFailed():
-                    error = PagewireError.from_info(message.error)
-                    self._death = ExecutorDeath(f"the executor failed: {error}", error)
-                case ExecutorReady() if self._num_blocks not in (None, message.num_blocks):
-                    self.condemn(f"the executor has {message.num_blocks} KV blocks and was given {self._num_blocks}")
+                    self._failures.setdefault(rank, PagewireError.from_info(message.error))
                 case ExecutorReady():
-                    self._become_ready(message, now)
-                    yield message
+                    self._check_num_blocks(rank, message.num_blocks)
+                    self._ready[rank] = message
+                    self._loading.pop(rank, None)
+                    if len(self._ready) == self._mesh.world_size:
+                        ready = self._ready[self._mesh.output_rank]
+                        self._become_ready(ready, now)
+                        yield ready
                 case _:
                     yield message
 
@@ -160,22 +146,27 @@ class ExecutorSupervisor:
 
     def condemn(self, text: str) -> None:
         """Note that the executors have done what rules out going on with them."""
-        self._death = self._death or ExecutorDeath(text)
+        self._fault = self._fault or text
 
     def is_lost(self, now: float) -> bool:
-        """Return whether the group can't go on. What it has sent must have been received before."""
+        """Return whether the group can't go on. What it has sent must have been received before.
+
+        Where the cause is not certain yet, this waits for a moment: to be received, too, before the group is ended.
+        """
         if self._state is _State.ENDING:
             return False
-        if self._death is None:
-            self._death = self._find_death(now)
-        return self._death is not None
+        death = self._find_death(now)
+        if death is not None and not death.is_certain:
+            self._group.wait_for_news(_LAST_WORDS_S)
+        return death is not None
 
     def end(self, now: float) -> ExecutorDeath:
         """End the group that is lost, and decide whether another one follows."""
-        assert self._death is not None
-        death, self._death = self._death, None
+        death = self._find_death(now)
+        assert death is not None
         is_failed_start = self._state is _State.LOADING and not death.came_from_outside
         self._state = _State.ENDING
+        self._loading.clear()
         self._num_in_flight = 0
         self._stall.start_over()
         self._group.begin_kill()
@@ -195,9 +186,7 @@ class ExecutorSupervisor:
     def go_on(self, now: float) -> None:
         """Start the next group once the last one is dead: it may need all the memory that there is."""
         if self._state is _State.ENDING and self._group.reap():
-            self._group = self._start_group(epoch=self._group.epoch + 1, num_blocks=self._num_blocks)
-            self._state = _State.LOADING
-            self._stall.expect(now, _LATER_FIRST_MESSAGE_S)
+            self._load(self.epoch + 1, now, _LATER_FIRST_MESSAGE_S)
             logger.info("executor epoch %d starts", self._group.epoch)
 
     def stop(self, *, grace_s: float = 0.0) -> None:
@@ -208,26 +197,61 @@ class ExecutorSupervisor:
         """End the executors at once, and reap them."""
         self._group.kill()
 
+    def _load(self, epoch: int, now: float, first_message_s: float) -> None:
+        """Start a group, of which every rank has to say something in time until it is ready."""
+        self._group = self._start_group(epoch=epoch, num_blocks=self._num_blocks)
+        self._state = _State.LOADING
+        self._num_in_flight = 0
+        self._fault = None
+        self._failures = {}
+        self._ready = {}
+        self._loading = {rank: StallWatch(self._stall_limit_s) for rank in range(self._mesh.world_size)}
+        for watch in self._loading.values():
+            watch.expect(now, first_message_s)
+
     def _become_ready(self, message: ExecutorReady, now: float) -> None:
         self._num_blocks = message.num_blocks
         self._has_served = True
         self._state = _State.SERVING
-        self._stall.rest()
         self._budget.start_succeeded()
         if self._lost_s is not None:
             logger.info("executor epoch %d takes steps, %.2f s after the loss", self.epoch, now - self._lost_s)
             self._lost_s = None
 
+    def _check_right_to_answer(self, rank: int) -> None:
+        if rank != self._mesh.output_rank:
+            raise ProtocolError(f"{self._name(rank)} answered a step; that is executor {self._mesh.output_rank}'s part")
+        if not self._num_in_flight:
+            raise ProtocolError(f"{self._name(rank)} answered a step that it was not sent")
+
+    def _check_num_blocks(self, rank: int, num_blocks: int) -> None:
+        """Compare with the pool of those before it, or of the first rank that was ready."""
+        if self._num_blocks is not None:
+            if num_blocks != self._num_blocks:
+                self.condemn(f"{self._name(rank)} has {num_blocks} KV blocks and was given {self._num_blocks}")
+            return
+        for other, ready in self._ready.items():
+            if num_blocks != ready.num_blocks:
+                has = f"{self._name(rank)} has {num_blocks} KV blocks"
+                self.condemn(f"{has} and {self._name(other)} {ready.num_blocks}; all need as many")
+
     def _find_death(self, now: float) -> ExecutorDeath | None:
-        death = self._group.find_death()
-        if death is not None:
-            if not death.was_killed:
-                self._group.wait_for_message(_LAST_WORDS_S)
-            return ExecutorDeath(death.text, came_from_outside=death.was_killed)
+        if self._fault is not None:
+            return ExecutorDeath(self._fault)
+        cause = find_cause(self._group.find_deaths(), self._failures, world_size=self._mesh.world_size)
+        return cause or self._find_stall(now)
+
+    def _find_stall(self, now: float) -> ExecutorDeath | None:
+        for rank, watch in self._loading.items():
+            if watch.is_overdue(now):
+                return self._stalled(watch, f"{self._name(rank)} gave no sign of life while it started")
         if self._stall.is_overdue(now):
-            is_loading = self._state is _State.LOADING
-            what = "gave no sign of life while it started" if is_loading else "did not answer a step"
-            limit = "" if self._stall.is_announced else " (--stall-limit)"
-            text = f"the executor {what} for {self._stall.allowed_s:.3g} s{limit}"
-            return ExecutorDeath(text, came_from_outside=True)
+            return self._stalled(self._stall, f"{self._name(self._mesh.output_rank)} did not answer a step")
         return None
+
+    def _stalled(self, watch: StallWatch, what: str) -> ExecutorDeath:
+        limit = "" if watch.is_announced else " (--stall-limit)"
+        return ExecutorDeath(f"{what} for {watch.allowed_s:.3g} s{limit}", came_from_outside=True)
+
+    def _name(self, rank: int) -> str:
+        return name_of(rank, self._mesh.world_size)

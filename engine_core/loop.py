@@ -31,13 +31,15 @@ from pagewire.ipc.errors import (
 )
 from pagewire.ipc.outputs import Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping, WatchPrefixCache
 from pagewire.ipc.step_trace import StepTrace
 from pagewire.ipc.steps import ExecutorReady, FromExecutor, StepResult
 
+from .cache_watchers import CacheWatchers
 from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
 from .engine_info import engine_info, request_limits
+from .executor_placer import LocalPlacer
 from .executor_supervisor import ExecutorSupervisor
 from .step_profile import trace_core
 
@@ -84,15 +86,14 @@ class EngineCore:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = ClientRouter(self._context, address, keys)
         self._clients = ClientRegistry(self._router)
+        self._cache_watchers = CacheWatchers(self._clients)
         self._poller = zmq.Poller()
         self._executors = ExecutorSupervisor(
-            self._context,
-            runtime_dir,
+            LocalPlacer(self._context, runtime_dir, config, core_epoch=core_epoch, module=executor_module),
             config,
             self._poller,
             core_epoch=core_epoch,
             num_blocks=num_blocks,
-            module=executor_module,
             now=self._started,
         )
         self._greeted_early: set[ClientId] = set()
@@ -191,6 +192,8 @@ class EngineCore:
                 self._engine.abort(client, message, now)
             case CallUtility():
                 self._clients.send(client, self._call_utility(client, message), now)
+            case WatchPrefixCache():
+                self._cache_watchers.watch(client, self._engine.prefix_cache, now)
 
     def _welcome(self, client: ClientId, now: float) -> None:
         if self._ready is None or self._engine is None:
@@ -278,7 +281,14 @@ class EngineCore:
         path = self._config.observability.profile_steps
         if path is not None:
             self._trace = StepTrace(path, "core")
-            trace_core(self._trace, engine, self._executors, self._clients, self._poller)
+            trace_core(
+                self._trace,
+                engine,
+                self._executors,
+                self._clients,
+                self._poller,
+                max_steps_in_flight=self._config.max_steps_in_flight,
+            )
 
     def _dispatch(self, now: float) -> None:
         while self._engine is not None and self._executors.takes_steps and self._engine.can_schedule():
@@ -298,6 +308,7 @@ class EngineCore:
         if self._was_busy and not is_busy:
             self._clients.send_to_all(StepOutputs(stats=self._engine.stats), now, but=outputs)
         self._was_busy = is_busy
+        self._cache_watchers.tell_changes(now, is_busy=is_busy)
 
     def _tell_stats(self, engine: Engine, now: float) -> None:
         self._clients.send_to_all(StepOutputs(stats=engine.stats), now)
@@ -310,6 +321,7 @@ class EngineCore:
 
     def _forget(self, client: ClientId) -> None:
         self._greeted_early.discard(client)
+        self._cache_watchers.forget(client)
         if self._engine is not None:
             self._engine.abort_client(client)
 

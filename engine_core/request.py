@@ -6,11 +6,10 @@ import enum
 
 import msgspec
 
+from pagewire.ipc.block_hash import BlockDigest, Extras, cache_extras
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.requests import AddRequest
-
-from .kv.block_hash import BlockDigest, Extras, cache_extras
 
 RequestKey = tuple[ClientId, int]
 """Ids are unique in their connection only, so a request is found by (client, request_id)."""
@@ -167,6 +166,7 @@ class Child:
         num_own_slots: positions [num_computed_tokens, this) may be written as they are: no other child has the blocks.
         num_pending_tokens: tokens that steps in flight will draw for it.
         num_steps_in_flight: unanswered steps that contain it.
+        num_told_tokens: of token_ids, those that the executor was sent, with the row or as what it had drawn.
     """
 
     __slots__ = (
@@ -178,6 +178,7 @@ class Child:
         "num_pending_tokens",
         "num_registered_blocks",
         "num_steps_in_flight",
+        "num_told_tokens",
         "order_key",
         "request",
         "row_id",
@@ -199,6 +200,7 @@ class Child:
         self.num_computed_tokens = 0
         self.num_pending_tokens = 0
         self.num_steps_in_flight = 0
+        self.num_told_tokens = 0
 
     @property
     def num_output_tokens(self) -> int:

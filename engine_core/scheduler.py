@@ -62,18 +62,30 @@ class Scheduler:
     the next step; a decode is a child that lacks one token. Running children come first, decodes before prefills, then
     waiting ones. A step's prefills are cut short where they would hold its decodes up, see `StepRoom`.
 
+    In a pipeline, each step is a micro-batch: a child is in one step in flight at most, and each step takes its part of
+    the running children, so that every stage has a step to compute. The children take turns.
+
+    Args:
+        limits: of a step.
+        cache: gives and takes blocks.
+        target_itl_s: see `StepRoom`.
+        num_micro_batches: steps in flight among which the running children are divided; 1: each step may have all.
+
     Attributes:
         max_num_seqs: children that may run at once.
-        running: in order of admission.
+        running: in order of admission; with micro-batches, those first that had their last turn the longest ago.
         alone: the one request that may run, None while all may.
         retired_row_ids: rows that the executor holds and no child has any more.
         num_preemptions: counter.
         prefix_cache_queries, prefix_cache_hits: counters, in tokens, of first admissions.
     """
 
-    def __init__(self, limits: StepLimits, cache: CacheManager, *, target_itl_s: float) -> None:
+    def __init__(
+        self, limits: StepLimits, cache: CacheManager, *, target_itl_s: float, num_micro_batches: int = 1
+    ) -> None:
         self._max_num_batched_tokens = limits.max_num_batched_tokens
         self._target_itl_s = target_itl_s
+        self._num_micro_batches = num_micro_batches
         # Every running child gets a token a step: more of them than the budget has would leave the last ones waiting
         # amid their answers.
         self.max_num_seqs = min(limits.max_num_seqs, limits.max_num_batched_tokens)
@@ -99,11 +111,19 @@ class Scheduler:
         """
         output = SchedulerOutput()
         room = StepRoom(self._max_num_batched_tokens, self._target_itl_s, costs)
+        if self._num_micro_batches > 1:
+            room.num_rows = self._part_of(len(self.running))
         self._schedule_running(output, room)
         for item in output.scheduled:
             self._advance(item)
         if self.waiting and not output.has_preempted:
+            if self._num_micro_batches > 1:
+                # Those that wait count as well: a burst of requests is spread over the stages from the beginning.
+                num_soon = min(len(self.running) + len(self.waiting), self.max_num_seqs)
+                room.num_rows = self._part_of(num_soon) - len(output.scheduled)
             self._schedule_waiting(output, room, now)
+        if self._num_micro_batches > 1:
+            self._end_turn(output)
         output.num_scheduled_tokens = self._max_num_batched_tokens - room.num_tokens
         output.shape = room.shape
         return output
@@ -161,6 +181,14 @@ class Scheduler:
         self._retire(preempt(child, self._cache))
         self.waiting.push(child)
 
+    def _part_of(self, num_children: int) -> int:
+        return -(-num_children // self._num_micro_batches)
+
+    def _end_turn(self, output: SchedulerOutput) -> None:
+        for item in output.scheduled:
+            del self.running[item.child]
+            self.running[item.child] = None
+
     def _retire(self, row_id: int) -> None:
         if row_id != NO_ROW:
             self.retired_row_ids.append(row_id)
@@ -168,11 +196,14 @@ class Scheduler:
     def _schedule_running(self, output: SchedulerOutput, room: StepRoom) -> None:
         # Decodes first: a token of each costs little, and nobody's stream stands still for another one's long prompt.
         prefilling: list[Child] = []
+        has_turns = self._num_micro_batches > 1
         for child in list(self.running):
+            if has_turns and child.num_steps_in_flight:
+                continue
             num_tokens = _num_runnable_tokens(child)
             if num_tokens > 1:
                 prefilling.append(child)
-            elif num_tokens and room.num_tokens:
+            elif num_tokens and not room.is_full:
                 self._schedule_child(child, 1, output, room)
         # By the rule of admission, not in its order: a prompt of higher priority does not wait for a long one.
         prefilling.sort(key=lambda child: child.order_key)

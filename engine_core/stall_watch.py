@@ -25,7 +25,7 @@ class StallWatch:
         self.allowed_s = limit_s
         self.is_announced = False
         self._deadline = math.inf
-        self._busy_until = -math.inf
+        self._busy_until: dict[int, float] = {}
         self._last_look = -math.inf
 
     @property
@@ -38,18 +38,19 @@ class StallWatch:
 
         While the executors are at work that they have announced, the time begins when that may last no longer.
         """
-        self.allowed_s = max(limit_s, self._limit_s) + max(self._busy_until - now, 0.0)
+        busy_until = max(self._busy_until.values(), default=now)
+        self.allowed_s = max(limit_s, self._limit_s) + max(busy_until - now, 0.0)
         self.is_announced = self.allowed_s > self._limit_s
         self._deadline = now + self.allowed_s
         self._last_look = now
 
-    def announce(self, now: float, limit_s: float) -> None:
-        """Note that the executors are at work between two steps, which may take `limit_s` seconds from now on.
+    def announce(self, now: float, limit_s: float, rank: int = 0) -> None:
+        """Note that one of the executors is at work between two steps, which may take `limit_s` seconds from now on.
 
-        They may owe an answer already, or be asked for one while they are at it. An answer does not end that time: it
-        may be one that was on its way. An announcement of 0 seconds does.
+        They may owe an answer already, or be asked for one while it is at it. An answer does not end that time: it may
+        be one that was on its way. Its announcement of 0 seconds does; others are waited for until the last is done.
         """
-        self._busy_until = now + limit_s
+        self._busy_until[rank] = now + limit_s
         if self.is_waiting:
             self.expect(now)
 
@@ -60,7 +61,7 @@ class StallWatch:
     def start_over(self) -> None:
         """Expect nothing, and forget what was announced: those executors are gone."""
         self.rest()
-        self._busy_until = -math.inf
+        self._busy_until.clear()
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the time is over. Whatever has arrived must have been taken in before."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from pagewire.ipc.steps import ExecuteStep, NewRow, ScheduledRow
 
-from .request import NO_ROW
+from .request import NO_ROW, Child
 from .scheduler import ScheduledChild, SchedulerOutput
 
 
 class StepBuilder:
-    """Builds each step's message: full data of children that the executor doesn't hold, deltas of the others."""
+    """Builds each step's message: full data of children that the executor doesn't hold, deltas of the others.
 
-    def __init__(self, executor_epoch: int) -> None:
+    Args:
+        executor_epoch: of the first executor.
+        tells_draws: whether a row's tokens are told that it has drawn since it was last scheduled: in a pipeline only
+            the last stage draws.
+    """
+
+    def __init__(self, executor_epoch: int, *, tells_draws: bool = False) -> None:
         self._executor_epoch = executor_epoch
+        self._tells_draws = tells_draws
         self._num_rows = NO_ROW
         self._num_steps = 0
 
@@ -38,7 +45,7 @@ class StepBuilder:
                 new_rows.append(self._new_row(item))
                 rows.append(_new_share(item))
             else:
-                rows.append(_known_share(item))
+                rows.append(_known_share(item, self._take_draws(item.child) if self._tells_draws else []))
             item.row_id = item.child.row_id
         return ExecuteStep(
             executor_epoch=self._executor_epoch,
@@ -53,6 +60,7 @@ class StepBuilder:
         child = item.child
         self._num_rows += 1
         child.row_id = self._num_rows
+        child.num_told_tokens = len(child.token_ids)
         return NewRow(
             row_id=child.row_id,
             child=child.index,
@@ -63,12 +71,18 @@ class StepBuilder:
             sampling=child.request.sampling,
         )
 
+    def _take_draws(self, child: Child) -> list[int]:
+        """Return the tokens that the child's row has drawn since it was told of any; all are committed by now."""
+        drawn_token_ids = child.token_ids[child.num_told_tokens :]
+        child.num_told_tokens = len(child.token_ids)
+        return drawn_token_ids
+
 
 def _new_share(item: ScheduledChild) -> ScheduledRow:
     return ScheduledRow(item.child.row_id, item.num_computed_tokens, item.num_scheduled_tokens, item.num_draws)
 
 
-def _known_share(item: ScheduledChild) -> ScheduledRow:
+def _known_share(item: ScheduledChild, drawn_token_ids: list[int]) -> ScheduledRow:
     extension = item.extension
     return ScheduledRow(
         item.child.row_id,
@@ -77,4 +91,5 @@ def _known_share(item: ScheduledChild) -> ScheduledRow:
         item.num_draws,
         extension.new_block_ids,
         None if extension.copy is None else (extension.copy_index, extension.copy[1]),
+        drawn_token_ids,
     )

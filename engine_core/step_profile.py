@@ -11,12 +11,15 @@ from .client_registry import ClientRegistry
 from .engine import Engine
 from .executor_supervisor import ExecutorSupervisor
 
-# Steps overlap, and neighbours must lie on lines of their own.
-_FLIGHT_TRACKS = (MAIN_TRACK + 1, MAIN_TRACK + 2)
-
 
 def trace_core(
-    trace: StepTrace, engine: Engine, executors: ExecutorSupervisor, clients: ClientRegistry, poller: zmq.Poller
+    trace: StepTrace,
+    engine: Engine,
+    executors: ExecutorSupervisor,
+    clients: ClientRegistry,
+    poller: zmq.Poller,
+    *,
+    max_steps_in_flight: int,
 ) -> None:
     """Time the parts of the core's loop, and each step from its dispatch until its result is applied.
 
@@ -26,9 +29,10 @@ def trace_core(
         executors: take the steps.
         clients: are told.
         poller: what the loop waits in.
+        max_steps_in_flight: steps that overlap: neighbours lie on lines of their own.
     """
-    for number, track in enumerate(_FLIGHT_TRACKS, start=1):
-        trace.name_track(track, f"steps in flight {number}")
+    for number in range(1, max_steps_in_flight + 1):
+        trace.name_track(MAIN_TRACK + number, f"steps in flight {number}")
     dispatched: dict[int, tuple[int, ExecuteStep]] = {}
 
     def sent(_start_ns: int, end_ns: int, _: None, step: ExecuteStep, *__: object) -> None:
@@ -38,7 +42,7 @@ def trace_core(
         if result.step_id not in dispatched:
             return  # of an executor that is gone
         sent_ns, step = dispatched.pop(result.step_id)
-        track = _FLIGHT_TRACKS[step.step_id % len(_FLIGHT_TRACKS)]
+        track = MAIN_TRACK + 1 + step.step_id % max_steps_in_flight
         trace.add(f"step {step.step_id}", sent_ns, end_ns, track=track, details=_size(step))
         trace.step_done()
 

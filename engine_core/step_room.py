@@ -1,4 +1,4 @@
-"""How much more fits a step: tokens of its budget, and the time by which prefills may hold up decodes."""
+"""How much more fits a step: tokens of its budget, rows, and the time by which prefills may hold up decodes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,26 @@ class StepRoom:
 
     Attributes:
         num_tokens: what is left of the budget.
+        num_rows: how many more rows the step may have; infinite where the budget alone limits them.
         shape: what the step computes so far.
     """
 
     def __init__(self, max_num_tokens: int, target_s: float, costs: StepCosts) -> None:
         self.num_tokens = max_num_tokens
+        self.num_rows = math.inf
         self._target_s = target_s
         self._costs = costs
         self.shape = StepShape()
         self._limit_s: float | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more fits, not even a decode."""
+        return self.num_tokens <= 0 or self.num_rows <= 0
+
     def has_room(self) -> bool:
         """Whether any prefill, however far it is, can get a token."""
-        return self.num_tokens > 0 and self._left_s() > 0.0
+        return not self.is_full and self._left_s() > 0.0
 
     def tokens_for(self, num_computed_tokens: int, num_wanted_tokens: int) -> int:
         """Return how many of a child's next tokens fit; 0 if none does.
@@ -46,7 +53,7 @@ class StepRoom:
             num_computed_tokens: before the step.
             num_wanted_tokens: as many as the child lacks.
         """
-        num_tokens = min(num_wanted_tokens, self.num_tokens)
+        num_tokens = 0 if self.is_full else min(num_wanted_tokens, self.num_tokens)
         if num_tokens <= 1:
             return num_tokens
         left_s = self._left_s()
@@ -70,9 +77,11 @@ class StepRoom:
     def take(self, num_computed_tokens: int, num_tokens: int) -> None:
         """Count a child's share in."""
         self.num_tokens -= num_tokens
+        self.num_rows -= 1
         self.shape.add(num_computed_tokens, num_tokens)
 
     def give_back(self, num_computed_tokens: int, num_tokens: int) -> None:
         """Undo `take`, as the child was preempted."""
         self.num_tokens += num_tokens
+        self.num_rows += 1
         self.shape.remove(num_computed_tokens, num_tokens)

@@ -129,7 +129,7 @@ def describe_dtypes(weight_dtype: torch.dtype | None, config: ModelConfig, ops: 
         is_kept = ops.keeps_quantized_weights
         return f"{computed} with {stored} weights" if is_kept else f"{computed}, weights unpacked from {stored}"
     is_packed = config.dtype == "quantized" and ops.keeps_quantized_weights
-    stored = config.dtype if weight_dtype is None or is_packed else dtype_name(weight_dtype)
+    stored = (config.packed_type or config.dtype) if weight_dtype is None or is_packed else dtype_name(weight_dtype)
     return computed if stored == computed else f"{computed} with {stored} weights"
 
 

@@ -86,7 +86,8 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     meter = _make_meter(plan, host)
     with startup.phase("weights"):
         model = _load_model(plan)
-    kv_scales = choose_scales(model.kv_scales(), plan.kv_dtype, plan.model.model_path)
+    all_scales = choose_scales(model.kv_scales(), plan.kv_dtype, plan.model.model_path)
+    kv_scales = all_scales[model.stage_layers.start : model.stage_layers.stop]
     meter.note_weights()
     sampler = _make_sampler(plan)
     buffers = _make_graph_buffers(plan)

@@ -127,7 +127,10 @@ def _match(model: Model, config: ModelConfig, tensors: Iterable[CheckpointTensor
         target = places.pop(tensor.name, None)
         if target is not None:
             _check_shape(target, tensor)
-            matches.append(_Match(target, tensor, target.loaded_bytes(tensor)))
+            if target.is_elsewhere:
+                continue
+            mine = tensor if target.part.is_whole else tensor.sliced(target.part)
+            matches.append(_Match(target, mine, target.loaded_bytes(mine)))
         elif not (_is_redundant(tensor.name, config) or _is_zero_bias(tensor, config)):
             raise _no_such_tensor(tensor, config)
     names = [target.name for target in places.values() if not target.is_optional]

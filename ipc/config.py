@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import ConfigError
+from .parallel_config import ParallelConfig
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
@@ -212,21 +213,6 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
         )
 
 
-class ParallelConfig(_Config, frozen=True, kw_only=True):
-    """How one model is spread over devices."""
-
-    tensor_parallel_size: Annotated[int, Meta(description="Devices that share each layer.")] = 1
-    pipeline_parallel_size: Annotated[int, Meta(description="Groups of layers, one after the other.")] = 1
-
-    def __post_init__(self) -> None:
-        for flag, size in (
-            ("--tensor-parallel-size", self.tensor_parallel_size),
-            ("--pipeline-parallel-size", self.pipeline_parallel_size),
-        ):
-            if size != 1:
-                raise ConfigError(f"{flag} {size} is not supported yet; this version runs on one device: give 1.")
-
-
 class SupervisionConfig(_Config, frozen=True, kw_only=True):
     """When a process counts as dead, and how often it is started again."""
 
@@ -269,3 +255,10 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        """Steps that the core sends before the first of them is answered: one a pipeline stage, one ahead without."""
+        if not self.scheduler.async_scheduling:
+            return 1
+        return max(self.parallel.pipeline_parallel_size, 2)

@@ -35,10 +35,15 @@ class RuntimeDir:
         """Where a core reaches one executor: a fresh path per epoch of both, so that no message crosses epochs."""
         return f"ipc://{self.path}/executor-{core_epoch}-{epoch}-{rank}.sock"
 
+    def rendezvous_path(self, core_epoch: int, epoch: int) -> Path:
+        """The file in which the ranks of one epoch of executors find each other."""
+        return self.path / f"ranks-{core_epoch}-{epoch}"
+
     def remove_executors(self, core_epoch: int) -> None:
-        """Remove the sockets of a core's executors, which a core that is killed leaves behind."""
-        for path in self.path.glob(f"executor-{core_epoch}-*.sock"):
-            path.unlink(missing_ok=True)
+        """Remove the files of a core's executors, which a core that is killed leaves behind."""
+        for pattern in (f"executor-{core_epoch}-*.sock", f"ranks-{core_epoch}-*"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the directory and all in it; removing twice is fine."""
@@ -48,6 +53,21 @@ class RuntimeDir:
 def ipc_path(address: str) -> Path | None:
     """Return the socket file of an ipc:// address, None for other addresses."""
     return Path(address.removeprefix("ipc://")) if address.startswith("ipc://") else None
+
+
+def core_address(address: str, data_parallel_rank: int) -> str:
+    """Return where one of an engine's cores listens.
+
+    Args:
+        address: of the first of them, as users give it.
+        data_parallel_rank: which one; those after the first have `.1`, `.2`, ... behind the path, or the next ports.
+    """
+    if data_parallel_rank == 0:
+        return address
+    if ipc_path(address) is not None:
+        return f"{address}.{data_parallel_rank}"
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + data_parallel_rank}"
 
 
 def check_listen_address(address: str, *, has_keys: bool = False, insecure: bool = False) -> None:

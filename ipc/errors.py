@@ -11,6 +11,7 @@
     |   |-- EngineDead           the engine core is gone and will not answer
     |   |-- ClientGivenUp        the engine core goes on, but has ended its conversation with this client
     |   |-- ExecutorDied         an executor process ended or failed a step
+    |   |   `-- RankLost         an executor can't go on, because it lost another one that it computes with
     |   |-- PoisonRequest        the request ended a process each time that it ran alone
     |   `-- ProtocolError        a peer sent what this version does not understand
     `-- StartError               the engine can't start; one line for the user
@@ -130,6 +131,10 @@ class ExecutorDied(EngineError):
     """An executor process ended, or failed a step."""
 
 
+class RankLost(ExecutorDied):
+    """An executor can't reach another one that shares its work. What happened to that one is the cause."""
+
+
 class PoisonRequest(EngineError):
     """The request ended a process of the engine each time that it ran alone. Others are not touched; change it."""
 
@@ -158,7 +163,7 @@ _CLASSES: dict[str, type[PagewireError]] = {
     cls.__name__: cls
     for cls in (
         RequestError, InvalidRequest, ContextTooLong, NotFound, Overloaded, DeadlineExceeded, EngineError, EngineDead,
-        ClientGivenUp, ExecutorDied, PoisonRequest, ProtocolError, StartError, ConfigError, MachineError,
+        ClientGivenUp, ExecutorDied, RankLost, PoisonRequest, ProtocolError, StartError, ConfigError, MachineError,
     )
 }  # fmt: skip
 

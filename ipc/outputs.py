@@ -133,6 +133,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory: one line with the whole memory budget.
         device_name: for people, as "NVIDIA H200"; empty for a CPU.
         seed: from it clients derive the seeds of requests that bring none; None: they draw random ones.
+        data_parallel_size: cores of the engine, each with the whole model; `core_address` says where they listen.
+        data_parallel_rank: which of them this is.
     """
 
     model: str
@@ -156,6 +158,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: str = ""
     device_name: str = ""
     seed: int | None = None
+    data_parallel_size: int = 1
+    data_parallel_rank: int = 0
 
 
 class Ready(Message, frozen=True, kw_only=True):
@@ -202,10 +206,24 @@ class UtilityResult(Message, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
+class PrefixCacheChanges(Message, frozen=True, kw_only=True):
+    """What entered and left the core's prefix cache, to those who sent `WatchPrefixCache`.
+
+    Attributes:
+        stored: `block_key` of each block that can be found since.
+        evicted: of each that can't be found any more; some may never have been told of.
+        is_snapshot: `stored` is all that there is; what was told before is void.
+    """
+
+    stored: list[int] = []
+    evicted: list[int] = []
+    is_snapshot: bool = False
+
+
 class Goodbye(Message, frozen=True, kw_only=True):
     """The core won't serve this client (any more): a version that does not fit, a failed start, an ordered stop."""
 
     error: ErrorInfo
 
 
-CoreMessage = Ready | StepOutputs | UtilityResult | Ping | Goodbye
+CoreMessage = Ready | StepOutputs | UtilityResult | Ping | Goodbye | PrefixCacheChanges

@@ -119,4 +119,11 @@ class Ping(Message, frozen=True, kw_only=True):
     """
 
 
-ClientMessage = Hello | AddRequest | AbortRequests | CallUtility | Ping
+class WatchPrefixCache(Message, frozen=True, kw_only=True):
+    """Ask to be told what the prefix cache holds: at once all of it, and from then on what changes.
+
+    For clients that choose among several cores; nobody else pays for it. Asked again, all of it is told again.
+    """
+
+
+ClientMessage = Hello | AddRequest | AbortRequests | CallUtility | Ping | WatchPrefixCache

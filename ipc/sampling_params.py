@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from .errors import InvalidRequest
+from .unknown_fields import NamesUnknownFields
 
 MAX_N = 128  # children of one request; each holds a batch row
 MAX_BAD_WORDS = 128
@@ -24,7 +25,14 @@ MIN_TEMPERATURE = 0.01  # a sampling temperature below it is raised to it: logit
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class SamplingParams(
+    msgspec.Struct,
+    metaclass=NamesUnknownFields,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
     """What to draw, how long, and what to report. Names, defaults and ranges are the field's.
 
     Attributes:

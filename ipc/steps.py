@@ -11,17 +11,37 @@ from .requests import CallUtility, Message
 from .sampling_params import Sampling
 
 
+class RankPlacement(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
+    """Where one executor stands among those of its engine.
+
+    Attributes:
+        rank: its place in the mesh (`ipc.mesh`).
+        index_on_host: its place among the executors of its host, those of other engines of the same start included:
+            it takes the GPU of that number.
+        num_on_host: how many they are; they share the host's CPUs and memory evenly.
+        rendezvous: where the ranks of this epoch find each other: file:///path on one host, tcp://host:port across
+            hosts; empty where there is one rank.
+    """
+
+    rank: int = 0
+    index_on_host: int = 0
+    num_on_host: int = 1
+    rendezvous: str = ""
+
+
 class LoadModel(Message, frozen=True, kw_only=True):
     """Load the weights, measure, allocate the KV pool. Answered by `ExecutorReady` or `ExecutorFailed`.
 
     Attributes:
         executor_epoch: goes into every later message; anything of another epoch is dropped.
-        num_blocks: KV blocks to allocate; None at the first start, when the executor measures what fits.
+        num_blocks: KV blocks to allocate; None at the first start, when the executors measure what fits all of them.
+        placement: which of the executors this one is.
     """
 
     executor_epoch: int
     config: EngineConfig
     num_blocks: int | None = None
+    placement: RankPlacement = RankPlacement()
 
 
 class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
@@ -56,6 +76,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
         num_draws: 0 for a prefill chunk that does not reach the row's last token; 1 as a rule; n where a prefill
             with n children ends: one draw per child 0..n-1 from the same logits. The row itself appends draw 0.
         replaced_block: (index, block_id) when copy on write gives the row another block there, or None.
+        drawn_token_ids: what the row has drawn since it was last scheduled, where pipeline stages follow each other:
+            only the last of them draws. Its ranks have these tokens already.
     """
 
     row_id: int
@@ -64,10 +86,13 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     num_draws: int = 1
     new_block_ids: list[int] = []
     replaced_block: tuple[int, int] | None = None
+    drawn_token_ids: list[int] = []
 
 
 class ExecuteStep(Message, frozen=True, kw_only=True):
-    """One step. Applied in this order: removed rows, block copies, new rows, scheduled rows.
+    """One step, the same for every rank; the mesh's output rank alone answers.
+
+    Applied in this order: removed rows, block copies, new rows, scheduled rows.
 
     In each layer the keys and values of all rows are stored before any row attends: a row may read blocks that another
     row of the same step fills, as it does when requests with one prompt head are admitted together.

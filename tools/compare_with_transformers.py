@@ -12,12 +12,15 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationMixin
 
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.frontend.offline.llm import LLM
 from pagewire.ipc.sampling_params import SamplingParams
+from tools.dev_extra import dev_extra
 from tools.prompts import PROMPTS
+
+with dev_extra():
+    from transformers import AutoModelForCausalLM, GenerationMixin
 
 
 def main() -> int:

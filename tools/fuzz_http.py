@@ -25,13 +25,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-
+from tools.dev_extra import dev_extra
 from tools.fuzz.bodies import JSON_VALUES, Bodies, corrupted, damaged, spelled
 from tools.serving import serving
 from tools.tiny_model.hugging_face import write_hugging_face
 from tools.tiny_model.spec import TinyModelSpec
+
+with dev_extra():
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+    from hypothesis import strategies as st
 
 REFUSAL_LIMIT_S = 1.0
 _TIMEOUT_S = 60.0

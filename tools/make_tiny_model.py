@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from tools.tiny_model.gguf_writer import GGUF_TYPES, write_gguf
 from tools.tiny_model.hugging_face import write_hugging_face
-from tools.tiny_model.spec import FAMILIES, TinyModelSpec
+from tools.tiny_model.spec import FAMILIES, GGUF_TYPES, TinyModelSpec
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -38,6 +37,8 @@ def _write(arguments: argparse.Namespace) -> None:
     if arguments.gguf is None:
         write_hugging_face(spec, arguments.path)
     else:
+        from tools.tiny_model.gguf_writer import write_gguf  # needs the extra "dev", which directories do without
+
         weights = write_gguf(spec, arguments.path, arguments.gguf, num_shards=arguments.gguf_shards)
         if arguments.reference is not None:
             write_hugging_face(msgspec.structs.replace(spec, dtype="float32"), arguments.reference, weights=weights)

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor import quantize_checkpoint
 from pagewire.gpu_executor.formats.writing.quantized_directory import write_quantized
 from tools.awq_packing import AWQPacking
+from tools.dev_extra import dev_extra
 from tools.requantize import requantize
+
+with dev_extra():
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
 Kind = Literal["plain", "8-bit", "fp8", "4-bit"]
 

@@ -12,10 +12,14 @@ import argparse
 import sys
 from pathlib import Path
 
-import gguf
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderTensor
 from tqdm import tqdm
+
+from tools.dev_extra import dev_extra
+
+with dev_extra():
+    import gguf
+    from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderTensor
 
 # What can be written, and the number by which a file says of itself that most of it is in that format.
 FILE_TYPES = {

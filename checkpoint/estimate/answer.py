@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from ..placement import Placement, check_placement
 from .devices import COMMON_DEVICES, DeviceSpec, find_device
 from .memory import MemoryPlan, plan_memory
-from .placement import Placement, check_placement
 from .roofline import OpCost, kv_bytes_per_token
 from .served import Served
 from .sizing import Demand, Option, compare_options, meets

@@ -15,6 +15,10 @@ from pagewire.ipc.errors import ConfigError
 
 _MIB = 1 << 20
 _PCIE4, _PCIE5 = 32.0, 64.0  # GB/s one way, of 16 lanes
+# Between machines: a network card of 400 Gbit/s for each device. What a small exchange takes from launch to result, in
+# a machine and between machines: estimates from the field, not measured here.
+_MACHINE_BANDWIDTH = 50e9
+_LINK_DELAY_S, _MACHINE_DELAY_S = 8e-6, 20e-6
 
 
 class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +32,9 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
         flops: operations of 16-bit matrix products in a second; a multiplication and an addition are two.
         link_bandwidth: bytes a second that it can receive from its neighbours in the same machine.
         has_bfloat16: its matrix units take bfloat16; otherwise 16-bit weights are float16.
+        link_delay_s: what an exchange with its neighbours takes besides, however little is sent.
+        machine_bandwidth: bytes a second that it can receive from a device of another machine.
+        machine_delay_s: like `link_delay_s`, between machines.
     """
 
     name: str
@@ -37,6 +44,17 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
     flops: float
     link_bandwidth: float
     has_bfloat16: bool = True
+    link_delay_s: float = _LINK_DELAY_S
+    machine_bandwidth: float = _MACHINE_BANDWIDTH
+    machine_delay_s: float = _MACHINE_DELAY_S
+
+    def link_seconds(self, num_bytes: float, *, between_machines: bool) -> float:
+        """Return the least time of one exchange in which the device receives so many bytes; none takes no time."""
+        if num_bytes == 0:
+            return 0.0
+        if between_machines:
+            return num_bytes / self.machine_bandwidth + self.machine_delay_s
+        return num_bytes / self.link_bandwidth + self.link_delay_s
 
 
 def _device(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..placement import Placement
 from .devices import DeviceSpec
-from .placement import Placement
 from .roofline import kv_bytes_per_token
 from .served import Served
 from .weights import weight_bytes

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..model_config import LayerKind, ModelConfig
+from ..placement import Placement, kv_heads_a_device, layers_a_stage
 from .devices import DeviceSpec
-from .placement import Placement, kv_heads_a_device, layers_a_stage
 from .served import Served
 from .weights import Matrix, layer_matrices
 
@@ -62,6 +62,7 @@ class OpCost(msgspec.Struct, frozen=True, kw_only=True):
         num_bytes: of device memory that one run reads and writes.
         operations: of matrix products in one run; a multiplication and an addition are two.
         link_bytes: that one run receives from other devices.
+        between_machines: those are on other machines.
     """
 
     name: str
@@ -69,6 +70,7 @@ class OpCost(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: float
     operations: float
     link_bytes: float = 0.0
+    between_machines: bool = False
 
     def seconds(self, device: DeviceSpec) -> float:
         """Return the least time of all its runs."""
@@ -83,7 +85,7 @@ class OpCost(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "memory": self.num_bytes / device.bandwidth,
             "compute": self.operations / device.flops,
-            "link": self.link_bytes / device.link_bandwidth,
+            "link": device.link_seconds(self.link_bytes, between_machines=self.between_machines),
         }
 
 
@@ -127,6 +129,23 @@ def end_costs(served: Served, placement: Placement, work: Work) -> tuple[OpCost,
     )
 
 
+def stage_costs(served: Served, placement: Placement, work: Work) -> tuple[OpCost, ...]:
+    """Return what handing a step on from stage to stage costs; each device has its own link to the next stage."""
+    if placement.pp == 1:
+        return ()
+    num_bytes = work.num_rows * served.model.hidden_size * _ACTIVATION_BYTES
+    return (
+        OpCost(
+            name="hand-over between stages",
+            count=placement.pp - 1,
+            num_bytes=2 * num_bytes,
+            operations=0,
+            link_bytes=num_bytes,
+            between_machines=placement.has_stages_between_machines,
+        ),
+    )
+
+
 def seconds(costs: Iterable[OpCost], device: DeviceSpec) -> float:
     """Return the least time of ops that run one after the other."""
     return sum(cost.seconds(device) for cost in costs)
@@ -135,7 +154,8 @@ def seconds(costs: Iterable[OpCost], device: DeviceSpec) -> float:
 def step_seconds(served: Served, placement: Placement, work: Work, device: DeviceSpec) -> float:
     """Return the least time from a step's start to its tokens, through all stages."""
     stage = seconds(layer_costs(served, placement, work), device)
-    return placement.pp * stage + seconds(end_costs(served, placement, work), device)
+    ends = (*stage_costs(served, placement, work), *end_costs(served, placement, work))
+    return placement.pp * stage + seconds(ends, device)
 
 
 def _product(matrix: Matrix, bits: float, rows: int, count: int) -> OpCost:
@@ -193,5 +213,10 @@ def _layers_by_kind(model: ModelConfig, placement: Placement) -> Sequence[tuple[
 def _gather(model: ModelConfig, placement: Placement, work: Work, layers: int) -> OpCost:
     received = (placement.tp - 1) * work.num_rows * model.hidden_size * _ACTIVATION_BYTES
     return OpCost(
-        name="sums between devices", count=2 * layers, num_bytes=2 * received, operations=0, link_bytes=received
+        name="sums between devices",
+        count=2 * layers,
+        num_bytes=2 * received,
+        operations=0,
+        link_bytes=received,
+        between_machines=placement.shares_layers_between_machines,
     )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from ..placement import Placement, candidate_placements
 from .devices import DeviceSpec
 from .memory import MemoryPlan, plan_memory
-from .placement import Placement, candidate_placements
 from .served import Served
 from .weights import WeightBits, format_bits
 

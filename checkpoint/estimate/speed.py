@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from ..placement import Placement
 from .devices import DeviceSpec
-from .placement import Placement
-from .roofline import OpCost, Work, decode, end_costs, layer_costs, prefill, seconds, step_seconds
+from .roofline import OpCost, Work, decode, end_costs, layer_costs, prefill, seconds, stage_costs, step_seconds
 from .served import Served
 
 EXPECTED_SHARE = 0.7
@@ -85,6 +85,7 @@ def request_speed(
     work = prefill(prompt_tokens)
     stage = seconds(layer_costs(served, placement, work), device)
     ends = seconds(end_costs(served, placement, work), device)
+    hand_overs = seconds(stage_costs(served, placement, work), device)
     mean_context = prompt_tokens + (output_tokens + 1) // 2
     itl_s = step_seconds(served, placement, decode(_a_stage(num_requests, placement), mean_context), device)
     # The prefill gives the first token; prompts follow each other through the stages.
@@ -93,7 +94,7 @@ def request_speed(
         num_requests=num_requests,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        first_token_ms=1e3 * (placement.pp * stage + ends),
+        first_token_ms=1e3 * (placement.pp * stage + hand_overs + ends),
         tokens_per_s=output_tokens / request_s,
         expected_tokens_per_s=share * output_tokens / request_s,
     )
@@ -101,8 +102,15 @@ def request_speed(
 
 def step_table(served: Served, placement: Placement, num_requests: int, context: int) -> tuple[OpCost, ...]:
     """Return the ops of a decode step, for one device of a stage."""
-    work = decode(_a_stage(num_requests, placement), context)
-    return (*layer_costs(served, placement, work), *end_costs(served, placement, work))
+    return _costs(served, placement, decode(_a_stage(num_requests, placement), context))
+
+
+def _costs(served: Served, placement: Placement, work: Work) -> tuple[OpCost, ...]:
+    return (
+        *layer_costs(served, placement, work),
+        *stage_costs(served, placement, work),
+        *end_costs(served, placement, work),
+    )
 
 
 def _a_stage(num_requests: int, placement: Placement) -> int:
@@ -111,7 +119,7 @@ def _a_stage(num_requests: int, placement: Placement) -> int:
 
 def _bound_by(served: Served, placement: Placement, device: DeviceSpec, work: Work) -> str:
     times: dict[str, float] = {}
-    for cost in (*layer_costs(served, placement, work), *end_costs(served, placement, work)):
+    for cost in _costs(served, placement, work):
         part = cost.bound_by(device)
         times[part] = times.get(part, 0.0) + cost.seconds(device)
     return max(times, key=lambda part: times[part])

@@ -37,15 +37,13 @@ def stored_bits(model: ModelConfig) -> WeightBits:
 def _gguf_bits(path: Path) -> WeightBits:
     with GGUFFile(path) as file:
         matrices = {name: tensor for name, tensor in file.tensors.items() if len(tensor.shape) == 2}
+        main_type = file.main_type()
+    assert main_type is not None, "a model has layers"
     bits_of = {name: _ggml_bits(path, name, tensor.ggml_type) for name, tensor in matrices.items()}
     embedding = bits_of["token_embd.weight"]
     sizes = {name: tensor.shape[0] * tensor.shape[1] for name, tensor in matrices.items() if name.startswith("blk.")}
-    weights: dict[str, int] = {}
-    for name, size in sizes.items():
-        type_name = matrices[name].ggml_type.name
-        weights[type_name] = weights.get(type_name, 0) + size
     return WeightBits(
-        name=max(weights, key=lambda type_name: weights[type_name]),
+        name=main_type.name,
         layers=sum(bits_of[name] * size for name, size in sizes.items()) / sum(sizes.values()),
         embedding=embedding,
         output=bits_of.get("output.weight", embedding),

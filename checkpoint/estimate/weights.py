@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from ..model_config import ModelConfig
-from .placement import Placement, kv_heads_a_device, layers_a_stage
+from ..placement import Placement, kv_heads_a_device, layers_a_stage
 
 WeightFormat = Literal["bfloat16", "float16", "fp8", "int8", "int4"]
 

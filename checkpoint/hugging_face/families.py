@@ -11,6 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..json_reader import JSONReader
+from ..mixture import Mixture
+from .mixtures import mixtral_mixture, no_mixture, qwen3_mixture
 from .rope_config import PLAIN_ROPE, RopeDefaults
 from .scalars import Scalars, gemma2_scalars, gemma3_scalars, granite_scalars, no_scalars
 
@@ -37,6 +39,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     default_window_period: int | None = None  # without layer_types: every so many layers one attends fully, the last
     rope: RopeDefaults = PLAIN_ROPE
     read_scalars: Callable[[JSONReader], Scalars] = no_scalars
+    read_mixture: Callable[[JSONReader, int], Mixture | None] = no_mixture  # of so many layers
 
 
 _GEMMA = Family(
@@ -67,6 +70,15 @@ FAMILIES = {
     "MistralForCausalLM": Family(
         model_type="mistral", qkv_bias=False, output_bias=False, default_window=4096, window_on_all_layers=True
     ),
+    "MixtralForCausalLM": Family(
+        model_type="mixtral",
+        qkv_bias=False,
+        output_bias=False,
+        default_rms_norm_eps=1e-5,
+        window_on_all_layers=True,
+        rope=RopeDefaults(theta=1e6),
+        read_mixture=mixtral_mixture,
+    ),
     "Phi3ForCausalLM": Family(
         model_type="phi3", qkv_bias=False, output_bias=False, default_rms_norm_eps=1e-5, window_on_all_layers=True
     ),
@@ -75,6 +87,13 @@ FAMILIES = {
     ),
     "Qwen3ForCausalLM": Family(
         model_type="qwen3", qk_norm=True, default_head_dim=128, default_window=4096, window_needs_switch=True
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        model_type="qwen3_moe",
+        qk_norm=True,
+        default_window=4096,
+        window_needs_switch=True,
+        read_mixture=qwen3_mixture,
     ),
 }
 

@@ -82,6 +82,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
         hidden_act=_activation(config, family),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None, tokenizer_size),
+        mixture=family.read_mixture(config, num_layers),
         quantization=read_quantization(config),
         **msgspec.structs.asdict(family.read_scalars(config)),
     )

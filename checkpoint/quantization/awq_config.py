@@ -6,7 +6,7 @@ from ..json_reader import JSONReader
 from .gptq_config import read_group_size
 from .quantization_config import QuantizationConfig
 from .schemes import AWQScheme
-from .skip_rules import PLAIN_OUTPUT_LAYER, read_skip_rules
+from .skip_rules import read_output_layer_rule, read_skip_rules
 
 _BITS = 4
 _VERSION = "gemm"
@@ -36,7 +36,7 @@ def read_awq_config(stated: JSONReader) -> QuantizationConfig:
         method="awq",
         default=AWQScheme(group_size=read_group_size(stated, _first_of(stated, "group_size", "q_group_size"))),
         # AutoAWQ leaves a module alone if its name has one of these anywhere.
-        rules=(PLAIN_OUTPUT_LAYER, *read_skip_rules(stated, "modules_to_not_convert", by_substring=True)),
+        rules=read_output_layer_rule(stated) + read_skip_rules(stated, "modules_to_not_convert", by_substring=True),
     )
 
 

@@ -34,6 +34,8 @@ _REGEX_PREFIX = "re:"
 _GRANULARITIES = ("tensor", "channel", "block")
 _PACKED_BITS = (4, 8)
 _MIN_BITS, _MAX_BITS = 2, 8
+# "actorder", each with a synonym: whether channels were given to groups in the order in which they were quantized.
+_ACTIVATION_ORDERS = {"group": True, "dynamic": True, "weight": False, "static": False}
 
 
 class _Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +138,7 @@ def _fp8_scheme(weights: JSONReader, bits: int | None, is_static: bool) -> Schem
 def _integer_scheme(weights: JSONReader, bits: int, file_format: str, is_static: bool) -> Scheme:
     group_size = _group_size(weights)
     is_symmetric = weights.get_bool("symmetric", True)
-    has_permutation = weights.data.get("actorder") in (True, "group", "dynamic")
+    has_permutation = _has_permutation(weights)
     if has_permutation and group_size is None:
         raise weights.fault("actorder", "gives channels to groups, but a row is one group")
     if file_format == _PACKED:
@@ -153,6 +155,19 @@ def _integer_scheme(weights: JSONReader, bits: int, file_format: str, is_static:
         has_static_activations=is_static,
         has_permutation=has_permutation,
     )
+
+
+def _has_permutation(weights: JSONReader) -> bool:
+    """Return whether a tensor says which channels make a group; otherwise groups are runs of channels."""
+    match weights.data.get("actorder"):
+        case None | False:
+            return False
+        case True:
+            return True
+        case str(order) if order.lower() in _ACTIVATION_ORDERS:
+            return _ACTIVATION_ORDERS[order.lower()]
+        case other:
+            raise weights.fault("actorder", f"is {other!r}; readable are {', '.join(_ACTIVATION_ORDERS)}, true, false")
 
 
 def _group_size(weights: JSONReader) -> int | None:

@@ -7,7 +7,7 @@ import re
 from ..json_reader import JSONReader
 from .quantization_config import QuantizationConfig, SchemeRule
 from .schemes import GPTQScheme
-from .skip_rules import PLAIN_OUTPUT_LAYER, check_pattern, read_skip_rules
+from .skip_rules import check_pattern, read_output_layer_rule, read_skip_rules
 
 _BITS = (4, 8)
 # What the stored zero points lack, by checkpoint_format.
@@ -26,7 +26,7 @@ def read_gptq_config(stated: JSONReader) -> QuantizationConfig:
         ConfigError: if a key has a value that is not supported. The message names it.
     """
     default = _read_scheme(stated, zero_offset=_read_zero_offset(stated))
-    rules: tuple[SchemeRule, ...] = () if stated.get_bool("lm_head", False) else (PLAIN_OUTPUT_LAYER,)
+    rules = read_output_layer_rule(stated)
     rules += read_skip_rules(stated, "modules_to_not_convert", by_substring=True)
     rules += _read_dynamic(stated, default)
     rules += _read_quantized_modules(stated)

@@ -40,6 +40,15 @@ def read_skip_rules(stated: JSONReader, key: str, *, by_substring: bool = False)
     return tuple(SchemeRule(pattern=pattern, scheme=None) for pattern in patterns)
 
 
+def read_output_layer_rule(stated: JSONReader) -> tuple[SchemeRule, ...]:
+    """Read whether the output layer is quantized like all others (lm_head: true); unless it says so, it is plain.
+
+    Raises:
+        ConfigError: if it is neither true nor false.
+    """
+    return () if stated.get_bool("lm_head", False) else (PLAIN_OUTPUT_LAYER,)
+
+
 def check_pattern(stated: JSONReader, key: str, entry: str, pattern: str) -> None:
     """Refuse what is no regular expression.
 

@@ -17,6 +17,7 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import read_json_object
+from ..quantization.read_config import SEPARATE_FILES
 from .repo_files import INDEX_FILE, choose_gguf, companion_files, group_gguf, pickle_files, safetensors_files
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ def fetch_from_hub(reference: HubReference, *, cache_directory: Path | None, pro
 
 
 def fetch_config_from_hub(reference: HubReference, *, cache_directory: Path | None, progress: bool) -> Path:
-    """Return a local directory with a hub model's config.json, and fetch nothing else.
+    """Return a local directory with a hub model's config.json, and fetch no weights and no tokenizer.
+
+    An older GPTQ or AWQ model says in a file beside it how it is packed; that is fetched, too.
 
     Args:
         reference: which model; a tag counts for nothing.
@@ -104,7 +107,8 @@ class _Download:
         listing = self._list_files()
         if "config.json" not in listing.files:
             raise ConfigError(f"{self._reference}: has no config.json that would say the model's shape")
-        return self._fetch(listing, ["config.json"])
+        stating = [name for name in ("config.json", *SEPARATE_FILES) if name in listing.files]
+        return self._fetch(listing, stating)
 
     def _list_files(self) -> _Listing:
         from huggingface_hub import HfApi, constants

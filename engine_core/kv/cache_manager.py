@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pagewire.ipc.block_hash import extend_digests
+
 from ..request import Child, Request
-from .block_hash import extend_digests
 from .block_pool import BlockPool
 from .free_queue import Block
 from .prefix_cache import PrefixCache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .block_hash import BlockDigest
+from pagewire.ipc.block_hash import BlockDigest
 
 
 class Block:

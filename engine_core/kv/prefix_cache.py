@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from .block_hash import BlockDigest
+from pagewire.ipc.block_hash import BlockDigest
+
+from .cache_changes import CacheChanges
 from .free_queue import Block
 
 
@@ -14,13 +16,22 @@ class PrefixCache:
     A block stays findable when nobody uses it any more, until the pool takes it for other content; the eviction order
     is the free queue's. Of two blocks with equal content the first stays: block tables are only appended to, so equal
     blocks are never merged.
+
+    Attributes:
+        changes: told of every block that enters or leaves; None while nobody wants to know.
     """
 
     def __init__(self) -> None:
+        self.changes: CacheChanges | None = None
         self._blocks: dict[BlockDigest, Block] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    @property
+    def digests(self) -> Iterable[BlockDigest]:
+        """What can be found."""
+        return self._blocks.keys()
 
     def find(self, digest: BlockDigest) -> Block | None:
         """Return the block with that content, or None."""
@@ -42,11 +53,15 @@ class PrefixCache:
         if digest not in self._blocks:
             self._blocks[digest] = block
             block.digest = digest
+            if self.changes is not None:
+                self.changes.store(digest)
 
     def evict(self, block: Block) -> None:
         """Forget a block's content; one without is left alone."""
         if block.digest is not None:
             del self._blocks[block.digest]
+            if self.changes is not None:
+                self.changes.evict(block.digest)
             block.digest = None
 
     def clear(self) -> None:
@@ -54,6 +69,8 @@ class PrefixCache:
         for block in self._blocks.values():
             block.digest = None
         self._blocks.clear()
+        if self.changes is not None:
+            self.changes.clear()
 
     def check_invariants(self) -> None:
         """Assert that map and blocks say the same."""

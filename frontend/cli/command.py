@@ -10,7 +10,7 @@ from pagewire.version import __version__
 
 from .config_file import read_config_file
 from .flags import Flag, FlagOption
-from .refused import SERVING, RefusedFlags, explain_unknown_flag
+from .refused import SERVING, RefusedFlags, drop_redundant, explain_unknown_flag
 
 # Flags that take all values up to the next flag.
 _LISTS = (
@@ -129,13 +129,15 @@ class FlagCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags."""
+        args, lines = drop_redundant(args, self._refused)
+        for line in lines:
+            click.echo(f"pagewire: {line}", err=True)
         try:
             return super().parse_args(ctx, _repeat_flag_for_each_value(args))
         except click.NoSuchOption as exc:
             known = [name for param in self.params if isinstance(param, click.Option) for name in param.opts]
-            raise click.UsageError(
-                explain_unknown_flag(exc.option_name, known, self._elsewhere, self._refused)
-            ) from exc
+            typed = _as_typed(exc.option_name, args)
+            raise click.UsageError(explain_unknown_flag(typed, known, self._elsewhere, self._refused)) from exc
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags in sections, one a config."""
@@ -153,6 +155,12 @@ class FlagCommand(click.Command):
     def _read_config_file(self, ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
         if path is not None:
             ctx.default_map = read_config_file(path, self.flag_options, self._elsewhere, self._refused)
+
+
+def _as_typed(flag: str, args: Sequence[str]) -> str:
+    """Return an unknown flag whole: of `-ngl`, click says that there is no -n."""
+    is_short = len(flag) == 2
+    return next((arg for arg in args if arg.startswith(flag)), flag) if is_short else flag
 
 
 def _repeat_flag_for_each_value(args: Sequence[str]) -> list[str]:

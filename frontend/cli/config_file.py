@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from .flags import FlagOption
-from .refused import SERVING, RefusedFlags, explain_unknown_flag
+from .refused import SERVING, RefusedFlags, explain_redundant, explain_unknown_flag
 
 
 def read_config_file(
@@ -55,6 +55,9 @@ def _by_field(
     for key, value in content.items():
         name = "--" + str(key).lstrip("-").replace("_", "-")
         option = options.get(name)
+        if option is None and refused.is_redundant(name, value):
+            click.echo(f"pagewire: --config {path}, {explain_redundant(name, value)}", err=True)
+            continue
         if option is None:
             raise click.UsageError(f"--config {path}, {key}: {explain_unknown_flag(name, options, elsewhere, refused)}")
         flag = option.flag

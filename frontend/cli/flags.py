@@ -26,6 +26,8 @@ from .values import Choice, Number, Text, WholeNumber
 _SHORT_FLAGS = {
     "tensor_parallel_size": ["-tp", "--tp"],
     "pipeline_parallel_size": ["-pp", "--pp"],
+    "data_parallel_size": ["-dp", "--dp"],
+    "distributed_executor_backend": ["--executor-backend"],
     "quantization": ["-q"],
 }
 # Switches whose opposite has a name of its own.

@@ -6,7 +6,7 @@ has its line here, until a version builds it and it becomes a field of `pagewire
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -17,10 +17,17 @@ class RefusedFlags(NamedTuple):
     Attributes:
         not_yet: to what they would do; these are to come.
         needless: to why nobody needs them here.
+        redundant: to the values with which they ask for what the command does anyway. With such a value a flag is
+            taken, and with any other refused.
     """
 
     not_yet: Mapping[str, str]
     needless: Mapping[str, str]
+    redundant: Mapping[str, Collection[str]] = {}
+
+    def is_redundant(self, flag: str, value: object) -> bool:
+        """Return whether a flag (as it was typed, but for its value) has a value that changes nothing."""
+        return str(value).lower() in self.redundant.get(flag.lstrip("-").replace("_", "-"), ())
 
 
 # Flag without dashes -> what it would do. These are to come.
@@ -37,10 +44,9 @@ _NOT_YET: Mapping[str, str] = {
         ("runner convert task", "it generates text, and does not embed, pool or score"),
         ("logprobs-mode", "logprobs are those of the unfiltered distribution"),
         ("enable-sleep-mode", "sleeping and waking"),
-        ("data-parallel-size dp api-server-count data-parallel-rank data-parallel-address data-parallel-rpc-port",
-         "one engine a command; start several behind a load balancer"),
-        ("enable-expert-parallel", "mixture-of-experts models"),
-        ("distributed-executor-backend nnodes node-rank master-addr master-port headless", "it runs on one device"),
+        ("api-server-count", "one frontend a command; start several behind a load balancer"),
+        ("data-parallel-rank data-parallel-address data-parallel-rpc-port", "--data-parallel-size starts all engines"),
+        ("headless", "--node-rank tells a host that serves from one that only computes"),
         ("speculative-config sc speculative-model num-speculative-tokens spec-method spec-model spec-tokens",
          "speculative decoding"),
         ("enable-lora max-loras max-lora-rank max-cpu-loras lora-modules lora-dtype fully-sharded-loras",
@@ -53,7 +59,11 @@ _NOT_YET: Mapping[str, str] = {
         ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
          "KV blocks and weights stay on the device"),
         ("enable-server-load-tracking enable-request-id-headers sse-keep-alive-interval max-log-len", "this output"),
-        ("enable-prompt-tokens-details enable-force-include-usage return-tokens-as-token-ids",
+        ("logits-processors logits-processor-pattern",
+         "no code of others runs in the engine; requests may bring logit_bias, bad_words and allowed_token_ids"),
+        ("worker-cls worker-extension-cls scheduler-cls", "no code of others runs in the engine"),
+        ("calculate-kv-scales", "scales of 8-bit keys and values are the checkpoint's, and 1 where it has none"),
+        ("enable-force-include-usage return-tokens-as-token-ids",
          "requests ask for what they want in the answer"),
         ("root-path middleware", "put a reverse proxy in front"),
         ("enable-ssl-refresh", "start the server again when its certificate changes"),
@@ -77,6 +87,8 @@ _NEEDLESS: Mapping[str, str] = {
     "swap-space": "a preempted request is recomputed, mostly from the prefix cache",
     "prefix-caching-hash-algo": "blocks are always found by a cryptographic digest",
     "trust-remote-code": "code that comes with a checkpoint is never run",
+    "code-revision": "code that comes with a checkpoint is never run",
+    "enable-prompt-tokens-details": "usage always says how many prompt tokens came from the prefix cache",
     "disable-log-requests": "requests are logged only with --enable-log-requests",
     "disable-uvicorn-access-log": "there is no access log; --enable-log-requests turns a request log on",
     "uvicorn-log-level": "use --log-level",
@@ -85,9 +97,20 @@ _NEEDLESS: Mapping[str, str] = {
     "disable-custom-all-reduce": "it runs on one device",
     "use-v2-block-manager": "there is one block manager",
     "performance-mode": "use --max-num-seqs and --max-num-batched-tokens",
+    # llama.cpp's
+    **dict.fromkeys(("ngl", "gpu-layers", "n-gpu-layers"), "all layers are on the device that --device names"),
+    **dict.fromkeys(("c", "ctx-size"), "use --max-model-len"),
+    **dict.fromkeys(("np", "parallel"), "use --max-num-seqs"),
+    **dict.fromkeys(("t", "threads"), "use --cpu-threads"),
 }
 
-SERVING = RefusedFlags(_NOT_YET, _NEEDLESS)
+_REDUNDANT: Mapping[str, Collection[str]] = {
+    "task": ("generate", "auto"),
+    "runner": ("generate", "auto"),
+    "convert": ("none", "auto"),
+}
+
+SERVING = RefusedFlags(_NOT_YET, _NEEDLESS, _REDUNDANT)
 
 BENCH_SERVE = RefusedFlags(
     not_yet={
@@ -141,6 +164,7 @@ BENCH_OFFLINE = RefusedFlags(
         "async-engine": "the engine is always asynchronous",
         "disable-detokenize": "the text of an answer is made once, at its end",
     },
+    redundant=_REDUNDANT,
 )
 
 _COMMANDS_NOT_YET = ("chat", "complete", "run-batch", "collect-env", "launch")
@@ -184,6 +208,30 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "to": {"w4a16": "int4", "w8a16": "int8", "4bit": "int4", "8bit": "int8", "fp8_e4m3": "fp8"},
     "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),
 }
+
+
+def drop_redundant(args: Sequence[str], refused: RefusedFlags) -> tuple[list[str], list[str]]:
+    """Return the arguments without the flags that ask for what is done anyway, and a line on each of those."""
+    kept: list[str] = []
+    lines: list[str] = []
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        if arg == "--":
+            return [*kept, arg, *rest], lines
+        flag, is_joined, joined = arg.partition("=")
+        value = joined if is_joined else rest[0] if rest else ""
+        if flag.startswith("--") and refused.is_redundant(flag, value):
+            del rest[: 0 if is_joined else 1]
+            lines.append(explain_redundant(flag, value))
+        else:
+            kept.append(arg)
+    return kept, lines
+
+
+def explain_redundant(flag: str, value: object) -> str:
+    """Return one line on a flag that asks for what is done anyway."""
+    return f"{flag} {value} is what it does anyway; the flag can be left out."
 
 
 def explain_unknown_flag(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,6 +23,18 @@ class EstimateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
     tensor_parallel_size: Annotated[_Positive, Meta(description="Devices that share each layer.")] = 1
     pipeline_parallel_size: Annotated[_Positive, Meta(description="Groups of layers, one after the other.")] = 1
+    link_bandwidth: Annotated[
+        float | None, Meta(description="GB/s that a device receives within its machine. Default: its data sheet's.")
+    ] = None
+    link_delay: Annotated[
+        float | None, Meta(description="Microseconds that any exchange there takes besides. Default: 8.")
+    ] = None
+    machine_bandwidth: Annotated[
+        float | None, Meta(description="GB/s that a device receives from another machine. Default: 50.")
+    ] = None
+    machine_delay: Annotated[
+        float | None, Meta(description="Microseconds that any exchange between machines takes besides. Default: 20.")
+    ] = None
     weights: Annotated[
         Literal["auto", "bfloat16", "float16", "fp8", "int8", "int4"],
         Meta(description="Format of the weights. auto: the checkpoint's."),
@@ -67,5 +80,20 @@ class EstimateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ):
             if not 0 < share <= 1:
                 raise ConfigError(f"{flag} {share:g} must be above 0 and at most 1 (a fraction).")
+        self._check_links()
         if self.gpu is None and (self.tensor_parallel_size, self.pipeline_parallel_size) != (1, 1):
             raise ConfigError("--tensor-parallel-size and --pipeline-parallel-size need --gpu: of which device?")
+
+    def _check_links(self) -> None:
+        for flag, number, least in (
+            ("--link-bandwidth", self.link_bandwidth, "above"),
+            ("--machine-bandwidth", self.machine_bandwidth, "above"),
+            ("--link-delay", self.link_delay, "at least"),
+            ("--machine-delay", self.machine_delay, "at least"),
+        ):
+            if number is None:
+                continue
+            if self.gpu is None:
+                raise ConfigError(f"{flag} needs --gpu: the link of which device?")
+            if not 0 <= number < math.inf or (least == "above" and number == 0):
+                raise ConfigError(f"{flag} {number:g} must be {least} 0.")

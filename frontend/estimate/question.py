@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from pagewire.checkpoint.estimate.answer import Question
 from pagewire.checkpoint.estimate.devices import DeviceSpec, find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES, find_shape
 from pagewire.checkpoint.estimate.stored_format import stored_bits
 from pagewire.checkpoint.estimate.weights import WeightBits, format_bits
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.placement import Placement
 from pagewire.checkpoint.resolve import resolve_config
 from pagewire.ipc.config import StepLimits
 from pagewire.ipc.errors import ConfigError
@@ -32,7 +34,7 @@ def make_question(model: str, config: EstimateConfig) -> Question:
     Raises:
         ConfigError: there is no such model or device, or a length is beyond the model's.
     """
-    device = None if config.gpu is None else find_device(config.gpu)
+    device = None if config.gpu is None else _with_links(find_device(config.gpu), config)
     name, shape = _find_model(model, config.revision)
     context, output_tokens = _lengths(config, shape)
     bits = _bits(config, shape, device)
@@ -53,6 +55,17 @@ def make_question(model: str, config: EstimateConfig) -> Question:
         num_requests=config.num_requests,
         share=config.efficiency,
     )
+
+
+def _with_links(device: DeviceSpec, config: EstimateConfig) -> DeviceSpec:
+    asked = {
+        "link_bandwidth": (config.link_bandwidth, 1e9),
+        "link_delay_s": (config.link_delay, 1e-6),
+        "machine_bandwidth": (config.machine_bandwidth, 1e9),
+        "machine_delay_s": (config.machine_delay, 1e-6),
+    }
+    given = {field: number * unit for field, (number, unit) in asked.items() if number is not None}
+    return msgspec.structs.replace(device, **given)
 
 
 def _find_model(model: str, revision: str | None) -> tuple[str, ModelConfig]:

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator
 from pagewire.checkpoint.estimate.answer import Answer, DeviceAnswer, Question
 from pagewire.checkpoint.estimate.devices import DeviceSpec
 from pagewire.checkpoint.estimate.memory import MemoryPlan
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.sizing import Option
-from pagewire.ipc.config import ParallelConfig
-from pagewire.ipc.errors import ConfigError
+from pagewire.checkpoint.placement import Placement
 
 from ..bench.text_table import figure, percent, text_table
 
@@ -168,14 +166,15 @@ def _option_row(option: Option) -> tuple[str, ...]:
 
 def _notes(question: Question) -> Iterator[str]:
     yield (
-        "On paper: data sheets' rates, no launch or communication delays, no time on the host. What an engine reaches "
-        "is measured by `python -m tools.gpu_check`; docs/sizing.md has the formulas."
+        "On paper: data sheets' rates, no launch delays, no time on the host. What an engine reaches is measured by "
+        "`python -m tools.gpu_check`; docs/sizing.md has the formulas."
     )
-    placement = question.placement
-    try:
-        ParallelConfig(tensor_parallel_size=placement.tp, pipeline_parallel_size=placement.pp)
-    except ConfigError as exc:
-        yield f"Not served by this version: {exc.message}"
+    device, placement = question.device, question.placement
+    if device is not None and placement.num_devices > 1:
+        yield (
+            f"Links: {device.link_bandwidth / 1e9:g} GB/s and {device.link_delay_s * 1e6:g} us an exchange within a "
+            f"machine, {device.machine_bandwidth / 1e9:g} GB/s and {device.machine_delay_s * 1e6:g} us between two."
+        )
 
 
 def _devices(placement: Placement, title: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.placement import Placement, check_placement
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.curve import ClientKeys, ServerKeys
@@ -39,6 +40,8 @@ def prepare_engine(config: EngineConfig) -> EngineConfig:
     download_dir = None if options.download_dir is None else Path(options.download_dir)
     resolved = resolve_model(options.model, revision=options.revision, download_dir=download_dir)
     model = load_model_config(resolved.path)
+    mesh = config.parallel.mesh
+    check_placement(model, Placement(tp=mesh.tp, pp=mesh.pp))
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise ConfigError(
             f"--max-model-len {options.max_model_len} is beyond the {model.max_position} tokens that {options.model} "

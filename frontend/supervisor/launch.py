@@ -28,6 +28,7 @@ from pagewire.ipc.server_config import ListenConfig, ServerConfig
 from ..client.engine_client import AsyncEngineClient
 from ..client.key_files import read_client_keys, read_server_keys
 from ..http.listener import describe_listeners, open_listeners
+from .attach_notice import noticing_silence
 from .engine_process import EngineProcess, prepare_engine
 from .farewell import say_farewell
 from .running_engine import RunningEngine
@@ -127,7 +128,8 @@ async def _serve_attached(
             logger.info("waiting for the engine at %s, which may still be loading its model", address)
             keys = _read_keys(server_config)
             connecting = AsyncEngineClient.connect(address, name="frontend", keys=keys, timeout_s=ATTACH_TIMEOUT_S)
-            client = await until_stopped(connecting, signals.first)
+            with noticing_silence(address, ATTACH_TIMEOUT_S):
+                client = await until_stopped(connecting, signals.first)
         model_path = client.info.model_path
         async with client, _text_side(model_path, engine_config, server_config, report, signals) as (text, chats):
             service = HTTPService(client, text, chats, server_config)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.layouts import GROUP_SIZE, LinearWeight
+from .tensor_part import TensorPart
 
 
 class CheckpointTensor(Protocol):
@@ -27,6 +28,14 @@ class CheckpointTensor(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+    def sliced(self, part: TensorPart) -> CheckpointTensor:
+        """Return a part of this tensor as a tensor of its own, which reads no more of the file than it must.
+
+        Packed forms keep their layout where the part begins and ends with groups of it; elsewhere `read_matrix` gives
+        the part as a plain matrix.
+        """
+        ...
 
     def copy_to(self, destination: Tensor) -> None:
         """Unpack the tensor into `destination`, of the same shape and any float dtype.

@@ -7,15 +7,17 @@ multiply by one, so that activations stay near one however many layers there are
 
 from __future__ import annotations
 
+import copy
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 from .checkpoint_tensor import CheckpointTensor
+from .tensor_part import WHOLE_TENSOR, TensorPart
 
 _BIAS_BOUND = 0.02
 # Numbers drawn for a tensor; they are repeated to its end, since a CPU draws some 50 million a second and copies
@@ -47,20 +49,45 @@ class DummyTensor:
         self.source = f"--load-format dummy, tensor {name!r}"
         self.shape = shape
         self._dtype = dtype
+        self._whole_shape = shape
+        self._part = WHOLE_TENSOR
+
+    def sliced(self, part: TensorPart) -> DummyTensor:
+        """Return a part, of a whole tensor: the numbers that stand there; see `CheckpointTensor.sliced`."""
+        assert self._part.is_whole, "a part is not cut again"
+        piece = copy.copy(self)
+        piece.shape, piece._part = part.shape_of(self.shape), part
+        return piece
 
     def copy_to(self, destination: Tensor) -> None:
         """Fill `destination` where it is; see `CheckpointTensor.copy_to`."""
         if len(self.shape) == 1 and self.name.endswith(".weight"):
             destination.fill_(1.0)  # a norm
             return
-        bound = math.sqrt(3.0 / self.shape[-1]) if len(self.shape) > 1 else _BIAS_BOUND
+        shape = self._whole_shape
+        bound = math.sqrt(3.0 / shape[-1]) if len(shape) > 1 else _BIAS_BOUND
         generator = torch.Generator(destination.device)
         generator.manual_seed(zlib.crc32(self.name.encode()))
-        flat = destination.view(-1)
-        drawn = flat[:_NUM_DRAWN].uniform_(-bound, bound, generator=generator)
-        for start in range(_NUM_DRAWN, flat.numel(), _NUM_DRAWN):
-            part = flat[start : start + _NUM_DRAWN]
-            part.copy_(drawn[: part.numel()])
+        flat, num_drawn = destination.view(-1), min(math.prod(shape), _NUM_DRAWN)
+        # A part is drawn beside its place, since its numbers are among others; a whole tensor where it goes.
+        drawn = flat[:num_drawn] if self._part.is_whole else flat.new_empty(num_drawn)
+        drawn.uniform_(-bound, bound, generator=generator)
+        start = 0
+        for run in self._runs():
+            _repeat(drawn, run.start, flat[start : start + len(run)])
+            start += len(run)
+
+    def _runs(self) -> Iterator[range]:
+        """Yield where the part's numbers stand in the whole tensor, counted row by row."""
+        shape, columns = self._whole_shape or (1,), self._part.columns
+        row_size, column_size = math.prod(shape[1:]), math.prod(shape[2:])
+        for run in self._part.row_runs(shape[0]):
+            if columns is None:
+                yield range(run.start * row_size, run.stop * row_size)
+                continue
+            for row in run:
+                begin = row * row_size
+                yield range(begin + columns.start * column_size, begin + columns.stop * column_size)
 
     def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
         """Make a dense matrix; see `CheckpointTensor.read_matrix`."""
@@ -71,3 +98,13 @@ class DummyTensor:
     def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
         return (dtype or self._dtype).itemsize * math.prod(self.shape)
+
+
+def _repeat(drawn: Tensor, first: int, destination: Tensor) -> None:
+    """Write the numbers from the `first` on, which repeat `drawn` without end; `destination` may begin with it."""
+    start = 0
+    while start < len(destination):
+        begin = (first + start) % len(drawn)
+        count = min(len(drawn) - begin, len(destination) - start)
+        destination[start : start + count] = drawn[begin : begin + count]
+        start += count

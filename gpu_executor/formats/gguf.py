@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ from pagewire.ipc.errors import ConfigError
 
 from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
 from .checkpoint_tensor import CheckpointTensor
+from .cut_columns import cut_columns
 from .gguf_dequantize import SUPPORTED_TYPES, dequantize
-from .gguf_grouped import bytes_per_value, convert
+from .gguf_grouped import bytes_per_value, convert, group_size
 from .gguf_names import canonical_name
+from .tensor_part import TensorPart
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +55,10 @@ class GGUFCheckpointTensor:
         file: the open model.
         tensor: its row of the tensor table.
         name: its canonical name.
-        row_order: [rows] int64, which stored row is row i; None: as stored.
+        row_order: [rows] int64, which stored row is row i; None: all as stored.
+
+    Slices are the same with fewer rows in their order, and columns: whole blocks of them, that are read, and what is
+    left of those.
     """
 
     def __init__(self, file: GGUFFile, tensor: GGUFTensor, name: str, row_order: Tensor | None) -> None:
@@ -62,31 +68,46 @@ class GGUFCheckpointTensor:
         self._file = file
         self._tensor = tensor
         self._row_order = row_order
+        self._columns: range | None = None
+
+    def sliced(self, part: TensorPart) -> GGUFCheckpointTensor:
+        """Return a part, of a whole tensor of at most two dimensions; see `CheckpointTensor.sliced`."""
+        assert self.shape == self._tensor.shape, "a part is not cut again"
+        assert len(self.shape) <= 2, "what has more dimensions is cut by whoever takes it apart"
+        piece = copy.copy(self)
+        piece.shape, piece._columns = part.shape_of(self.shape), part.columns
+        if part.rows is not None:
+            rows = torch.cat([torch.arange(run.start, run.stop) for run in part.row_runs(self.shape[0])])
+            piece._row_order = rows if self._row_order is None else self._row_order[rows]
+        return piece
 
     def copy_to(self, destination: Tensor) -> None:
         """Unpack into `destination`; see `CheckpointTensor.copy_to`."""
         ggml_type = self._tensor.ggml_type
         self._refuse_unsupported(ggml_type)
-        # A vector is one row, unless its elements are rows to be put in order (a bias).
-        columns = 1 if self._row_order is not None and len(self.shape) == 1 else self.shape[-1]
-        rows = destination.view(-1, columns)
-        stored = self._stored_rows(rows.shape[0])
-        step = max(1, _CHUNK_VALUES // columns)
+        if len(self.shape) == 1:  # stored as one row
+            values = dequantize(self._blocks(self._stored().copy()), ggml_type).view(-1)
+            destination.copy_(values if self._row_order is None else values[self._row_order])
+            return
+        read, kept = self._read_columns()
+        rows, stored = destination.view(-1, self.shape[-1]), self._stored()[:, self._bytes_of(read)]
+        step = max(1, _CHUNK_VALUES // len(read))
         for start in range(0, rows.shape[0], step):
             # A copy of the packed bytes: the map is read-only, which torch does not know.
             if self._row_order is None:
                 raw = stored[start : start + step].copy()
             else:
                 raw = stored[self._row_order[start : start + step].numpy()]
-            blocks = torch.from_numpy(raw).view(-1, ggml_type.block_bytes)
-            rows[start : start + step] = dequantize(blocks, ggml_type).view(-1, columns)
+            rows[start : start + step] = dequantize(self._blocks(raw), ggml_type).view(-1, len(read))[:, kept]
 
     def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
         """Read in the nearest canonical layout; see `CheckpointTensor.read_matrix`."""
-        order = None if self._row_order is None else self._row_order.numpy()
-        grouped = convert(self._stored_rows(self.shape[0]), order, self._tensor.ggml_type)
-        if grouped is not None:
-            return grouped
+        if self._has_whole_groups:
+            order = None if self._row_order is None else self._row_order.numpy()
+            read, kept = self._read_columns()
+            grouped = convert(self._stored()[:, self._bytes_of(read)], order, self._tensor.ggml_type)
+            if grouped is not None:
+                return grouped if len(read) == self.shape[1] else cut_columns(grouped, range(kept.start, kept.stop))
         if bytes_per_value(self._tensor.ggml_type) is not None:
             logger.info(
                 "%s: has blocks that no grouped layout holds; it takes more memory as a plain matrix", self.source
@@ -97,15 +118,40 @@ class GGUFCheckpointTensor:
 
     def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:
         """Return about what a matrix takes; see `CheckpointTensor.matrix_bytes`."""
-        of_one = bytes_per_value(self._tensor.ggml_type) or (dtype or self._dense_dtype).itemsize
-        return int(of_one * math.prod(self.shape))
+        of_one = bytes_per_value(self._tensor.ggml_type) if self._has_whole_groups else None
+        return int((of_one or (dtype or self._dense_dtype).itemsize) * math.prod(self.shape))
 
     @property
     def _dense_dtype(self) -> torch.dtype:
         return _FLOAT_DTYPES.get(self._tensor.ggml_type, torch.float32)
 
-    def _stored_rows(self, num_rows: int) -> NDArray[np.uint8]:
-        """Return the packed bytes, [num_rows, bytes of a row], a view of the file."""
+    @property
+    def _has_whole_groups(self) -> bool:
+        """Whether the part's columns begin and end with groups of the canonical layout, if there is one."""
+        size = group_size(self._tensor.ggml_type)
+        return self._columns is None or (
+            size is not None and self._columns.start % size == 0 and self._columns.stop % size == 0
+        )
+
+    def _read_columns(self) -> tuple[range, slice]:
+        """Return the columns of a matrix that are read, whole blocks, and which of those are the part's."""
+        columns = range(self._tensor.shape[-1]) if self._columns is None else self._columns
+        size = self._tensor.ggml_type.block_values
+        read = range(columns.start // size * size, -(-columns.stop // size) * size)
+        return read, slice(columns.start - read.start, columns.stop - read.start)
+
+    def _bytes_of(self, columns: range) -> slice:
+        """Return which bytes of a row hold some columns, whole blocks of them."""
+        ggml_type = self._tensor.ggml_type
+        first, last = (end // ggml_type.block_values * ggml_type.block_bytes for end in (columns.start, columns.stop))
+        return slice(first, last)
+
+    def _blocks(self, raw: NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(raw.reshape(-1, self._tensor.ggml_type.block_bytes))
+
+    def _stored(self) -> NDArray[np.uint8]:
+        """Return the packed bytes of the whole tensor, [rows, bytes of a row], a view of the file."""
+        num_rows = math.prod(self._tensor.shape[:-1])
         return np.frombuffer(self._file.tensor_bytes(self._tensor.name), dtype=np.uint8).reshape(num_rows, -1)
 
     def _refuse_unsupported(self, ggml_type: GGMLType) -> None:

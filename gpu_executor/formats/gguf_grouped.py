@@ -112,18 +112,25 @@ def bytes_per_value(ggml_type: GGMLType) -> float | None:
     return None if form is None else form.bytes_per_value
 
 
+def group_size(ggml_type: GGMLType) -> int | None:
+    """Return the values of this type that share a scale in its canonical form; None if it has no such form."""
+    form = _FORMS.get(ggml_type)
+    return None if form is None else form.group_size
+
+
 def convert(stored: Blocks, row_order: NDArray[np.int64] | None, ggml_type: GGMLType) -> Int4Weight | Int8Weight | None:
     """Convert a stored matrix; return None if it has to be unpacked to a dense one instead.
 
     Args:
-        stored: [num_rows, bytes of a row] uint8, read-only.
-        row_order: [num_rows], which stored row is row i; None: as stored.
+        stored: [stored rows, bytes of a row] uint8, read-only, whole blocks.
+        row_order: [num_rows], which stored row is row i; None: all as stored.
         ggml_type: how the rows are stored.
     """
     form = _FORMS.get(ggml_type)
     if form is None:
         return None
-    num_rows, columns = len(stored), stored.shape[1] // ggml_type.block_bytes * ggml_type.block_values
+    num_rows = len(stored) if row_order is None else len(row_order)
+    columns = stored.shape[1] // ggml_type.block_bytes * ggml_type.block_values
     groups = _allocate(form, num_rows, columns)
     step = max(1, _CHUNK_VALUES // columns)
     for start in range(0, num_rows, step):

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_table
 from pagewire.ipc.errors import ConfigError
 
 from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
+from .tensor_part import WHOLE_TENSOR, TensorPart
 
 DTYPES = {
     "F32": torch.float32,
@@ -73,6 +75,7 @@ class SafetensorsTensor:
         self.stored_as = location.dtype
         self._location = location
         self._mapped = mapped
+        self._part = WHOLE_TENSOR
 
     def presented_as(self, name: str, shape: tuple[int, ...]) -> SafetensorsTensor:
         """Return the same tensor under another canonical name; error texts still say what the file calls it.
@@ -85,20 +88,21 @@ class SafetensorsTensor:
         presented.name, presented.shape = name, shape
         return presented
 
+    def sliced(self, part: TensorPart) -> SafetensorsTensor:
+        """Return a part, of a whole tensor; see `CheckpointTensor.sliced`."""
+        assert self._part.is_whole, "a part is not cut again"
+        piece = copy.copy(self)
+        piece.shape, piece._part = part.shape_of(self.shape), part
+        return piece
+
     def copy_to(self, destination: Tensor) -> None:
         """Convert into `destination`; see `CheckpointTensor.copy_to`."""
-        location, dtype = self._location, self._plain_dtype
-        flat = destination.view(-1)
-        for start in range(0, flat.numel(), _CHUNK_VALUES):
-            count = min(_CHUNK_VALUES, flat.numel() - start)
+        dtype, flat, start = self._plain_dtype, destination.view(-1), 0
+        for chunk in self._chunks(dtype.itemsize):
             # A copy: the map is read-only, which torch does not know, and a tensor there need not be aligned.
-            raw = np.frombuffer(
-                self._mapped,
-                dtype=np.uint8,
-                count=count * dtype.itemsize,
-                offset=location.begin + start * dtype.itemsize,
-            ).copy()
-            flat[start : start + count] = torch.from_numpy(raw).view(dtype)
+            values = torch.from_numpy(chunk.copy()).view(-1).view(dtype)
+            flat[start : start + len(values)] = values
+            start += len(values)
 
     def read(self) -> Tensor:
         """Return the tensor as it is stored, in memory of its own.
@@ -109,10 +113,30 @@ class SafetensorsTensor:
         dtype = DTYPES.get(self.stored_as)
         if dtype is None:
             raise ConfigError(f"{self.source}: is stored as {self.stored_as}; readable are {', '.join(DTYPES)}")
-        num_bytes = math.prod(self.shape) * dtype.itemsize
-        # A copy: the map is read-only, which torch does not know, and a tensor there need not be aligned.
-        raw = np.frombuffer(self._mapped, dtype=np.uint8, count=num_bytes, offset=self._location.begin).copy()
-        return torch.from_numpy(raw).view(dtype).view(self.shape)
+        values, start = torch.empty(self.shape, dtype=dtype), 0
+        raw = values.view(-1).view(torch.uint8).numpy()
+        for chunk in self._chunks(dtype.itemsize):
+            raw[start : start + chunk.size].reshape(chunk.shape)[:] = chunk
+            start += chunk.size
+        return values
+
+    def _chunks(self, itemsize: int) -> Iterator[NDArray[np.uint8]]:
+        """Yield the bytes of all values in their order: views of the file, of about `_CHUNK_VALUES` values each.
+
+        Args:
+            itemsize: bytes of a value.
+        """
+        shape = self._location.shape or (1,)
+        row_bytes = math.prod(shape[1:]) * itemsize
+        stored = np.frombuffer(self._mapped, dtype=np.uint8, count=shape[0] * row_bytes, offset=self._location.begin)
+        for run in self._part.row_runs(shape[0]):
+            if self._part.columns is None:  # neighbours: read as one row
+                yield from _split(stored[run.start * row_bytes : run.stop * row_bytes], _CHUNK_VALUES * itemsize)
+                continue
+            column_bytes = math.prod(shape[2:]) * itemsize
+            first, last = self._part.columns.start * column_bytes, self._part.columns.stop * column_bytes
+            rows = stored.reshape(shape[0], row_bytes)[run.start : run.stop, first:last]
+            yield from _split(rows, max(1, _CHUNK_VALUES * itemsize // max(1, last - first)))
 
     def read_matrix(self, dtype: torch.dtype | None) -> LinearWeight:
         """Read as a dense matrix; see `CheckpointTensor.read_matrix`."""
@@ -132,6 +156,11 @@ class SafetensorsTensor:
                 f"{', '.join(PLAIN)}"
             )
         return DTYPES[self.stored_as]
+
+
+def _split(values: NDArray[np.uint8], step: int) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(values), step):
+        yield values[start : start + step]
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -250,29 +250,70 @@ class MLPWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderWeights:
-    """What lies between a token's id and the row that the output layer reads.
+class ExpertWeights:
+    """One expert of a mixture.
 
     Attributes:
-        embedding: vocab_size rows of hidden_size channels.
+        gate_up: the gate and the up projection stacked: 2 * intermediate_size rows.
+        down: hidden_size rows over intermediate_size channels.
+    """
+
+    gate_up: LinearWeight
+    down: LinearWeight
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureWeights:
+    """What one mixture of experts computes with.
+
+    Attributes:
+        norm: [hidden_size], weight of the RMSNorm before the block.
+        norm_eps: its epsilon.
+        router: one row an expert, of all experts.
+        experts: this rank's, in order.
+        first_expert: which of all experts the first of them is.
+        num_chosen: experts that compute a token.
+        is_renormalized: a token's weights are divided by their sum.
+        activation: what gates are put through.
+    """
+
+    norm: Tensor
+    norm_eps: float
+    router: LinearWeight
+    experts: tuple[ExpertWeights, ...]
+    first_expert: int
+    num_chosen: int
+    is_renormalized: bool
+    activation: Activation = "silu"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """What lies between a token's id and the row that the output layer reads; of several stages, one stage's part.
+
+    Attributes:
+        embedding: rows of hidden_size channels, one a token id from `first_token_id` on; None: a stage before this one
+            has it. A dense matrix without rows: other ranks have them all.
         layers: first to last, at least one.
-        norm: [hidden_size], weight of the RMSNorm after the last layer.
+        norm: [hidden_size], weight of the RMSNorm after the last layer; None: a stage after this one has it.
         norm_eps: its epsilon.
         dtype: of activations, the compute dtype.
         embedding_scale: what a token's row is multiplied by.
+        first_token_id: of the rows of `embedding`, where ranks divide the vocabulary.
     """
 
-    embedding: LinearWeight
+    embedding: LinearWeight | None
     layers: tuple[DecoderLayerWeights, ...]
-    norm: Tensor
+    norm: Tensor | None
     norm_eps: float
     dtype: torch.dtype
     embedding_scale: float = 1.0
+    first_token_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayerWeights:
-    """What one decoder layer computes with: attention, then the feed-forward block."""
+    """What one decoder layer computes with: attention, then the feed-forward block or a mixture of such."""
 
     attention: AttentionWeights
-    mlp: MLPWeights
+    mlp: MLPWeights | MixtureWeights

@@ -1,262 +1,94 @@
-"""The op list: everything that a model may ask of a device, one signature each.
+"""The op list: everything that a model may ask of a device.
 
 A backend is a subclass of `Ops`, chosen once at start by `select_ops` (select.py) and handed to the model's layers,
-which call it and never ask which it is. The small ops must be written by every backend. The blocks, and the decoder of
-all layers, are composed from them here; a backend that gains by fusing a whole block, or all of them, overrides it.
-
-Every op keeps rows apart: a token's result has the same bits whatever other tokens share the call, however its
-request was cut into chunks, and whatever lies in KV blocks that are not its own.
+which call it and never ask which it is. The small ops (small_ops.py) must be written by every backend. The blocks, and
+the decoder of all layers, are composed from them here; a backend that gains by fusing a whole block, or all of them,
+overrides it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from pagewire.checkpoint.model_config import Activation
+
 from ..batch.forward_metadata import ForwardMetadata
-from ..kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
-from .compilation_watch import CompilationWatch
+from ..kv_cache_spec import LayerKVCache
+from ..parallel.rank_group import ALONE, RankGroup
 from .draws import OutputRows
-from .layouts import GROUP_SIZE, AttentionWeights, DecoderWeights, LinearWeight, MLPWeights, RotaryTable
-from .sampling_ops import SamplingOps
+from .expert_choice import ExpertChoice, choose_experts
+from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MixtureWeights, MLPWeights
+from .small_ops import SmallOps
 
 
-class Ops(SamplingOps, ABC):
-    """One backend's kernels.
+class Ops(SmallOps):
+    """One backend's kernels, and the blocks that they make up.
 
     Attributes:
-        name: what `select_ops` calls it.
-        keeps_quantized_weights: products take the grouped 4-bit and 8-bit layouts; otherwise loaders unpack them.
-        has_float32_activations: activations are float32, whatever the weights are stored in; otherwise they have the
-            dtype of the dense weights.
-        has_own_threads: ops run on a pool of their own, and torch's threads would only fight it for the cores.
-        draws_on_device: no op waits for the device, so that steps can be launched before those before them are done;
-            tokens are drawn there, and the next step takes them from there.
-        max_scale_group: input channels of which a prepared 4-bit or 8-bit weight keeps a scale once where it is alike;
-            scales of larger groups are repeated. A weight's size depends on it.
-        can_be_captured: what an op launches follows from shapes and host numbers alone, never from what tensors hold,
-            so that a CUDA graph may keep it.
+        ranks: that share the layers; each holds a part of every weight, and blocks add up what they give.
     """
 
-    name: str
-    keeps_quantized_weights: bool = False
-    has_float32_activations: bool = False
-    has_own_threads: bool = False
-    draws_on_device: bool = False
-    max_scale_group: int = GROUP_SIZE
-    can_be_captured: bool = False
+    ranks: RankGroup = ALONE
 
-    def describe(self) -> str:
-        """Return what runs the ops, for people."""
-        return self.name
-
-    def watch_compilations(self, watch: CompilationWatch) -> None:
-        """Have kernels told that are compiled from now on; by default none is, all were before the start.
-
-        Args:
-            watch: is told, in place of whoever was told before.
-        """
-
-    def prepare_weight(self, weight: LinearWeight) -> LinearWeight:
-        """Bring a weight into the order in which this backend's products read it.
-
-        Called once a weight, when all of it is loaded, by one thread at a time (not always the same). The canonical
-        weight is dropped afterwards.
-
-        Args:
-            weight: any canonical layout.
-
-        Returns:
-            A weight that this backend's `linear` and `embedding` take: by default, the canonical one.
-        """
-        return weight
-
-    def kv_cache_shape(self, spec: KVCacheSpec, num_blocks: int, block_size: int) -> KVCacheShape:
-        """Return the shapes of a layer's paged memory, in the order that this backend keeps keys and values in.
-
-        The first dimension is the block; only `store_kv`, `paged_attention` and `decoder` know the others.
-        """
-        shape = (num_blocks, spec.num_kv_heads, block_size, spec.head_dim)
-        return KVCacheShape(key=shape, value=shape)
-
-    @abstractmethod
-    def embedding(self, input_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
-        """Look up one row for each token.
-
-        Args:
-            input_ids: [num_tokens] int64, each below the weight's rows.
-            weight: vocab_size rows of hidden_size channels.
-            dtype: the compute dtype, which a quantized weight does not tell.
-
-        Returns:
-            [num_tokens, hidden_size], of that dtype.
-        """
-
-    @abstractmethod
-    def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
-        """Multiply each row by a weight matrix and add its bias: x @ weight.T + bias, accumulated in float32.
-
-        Args:
-            x: [num_rows, in_features], compute dtype.
-            weight: out_features rows of in_features channels, in any canonical layout.
-
-        Returns:
-            [num_rows, out_features], x's dtype.
-        """
-
-    @abstractmethod
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Scale each row to unit root mean square: x / sqrt(mean(x^2) + eps) * weight, in float32.
-
-        Args:
-            x: [..., size], compute dtype; each last-dimension row is normed by itself.
-            weight: [size], x's dtype or float32; so are those of the other norms.
-            eps: added to the mean square.
-
-        Returns:
-            x's shape and dtype.
-
-        Source: Zhang and Sennrich 2019 (arXiv 1910.07467).
-        """
-
-    @abstractmethod
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Add a block's output to the residual stream and norm the sum.
-
-        Args:
-            x: [num_tokens, hidden_size], what the block gave.
-            residual: like `x`, the stream so far.
-            weight: [hidden_size].
-            eps: added to the mean square.
-
-        Returns:
-            The normed sum, and the sum itself (the new residual).
-        """
-
-    @abstractmethod
-    def rotary(self, query: Tensor, key: Tensor, positions: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
-        """Rotate query and key heads by their positions; channel i pairs with channel i + rotary_dim / 2.
-
-        Args:
-            query: [num_tokens, num_heads, head_dim], compute dtype.
-            key: [num_tokens, num_kv_heads, head_dim], compute dtype.
-            positions: [num_tokens] int64, each below the table's length.
-            table: cosines and sines; channels from its rotary_dim on are left as they are.
-
-        Returns:
-            The rotated query and key.
-
-        Source: RoFormer, Su et al. 2021 (arXiv 2104.09864).
-        """
-
-    @abstractmethod
-    def store_kv(self, key: Tensor, value: Tensor, kv_cache: LayerKVCache, slot_mapping: Tensor) -> None:
-        """Write each token's key and value into its slot, divided by the cache's scale and rounded to its dtype.
-
-        What is beyond an 8-bit dtype's largest number becomes that number.
-
-        Args:
-            key: [num_tokens, num_kv_heads, head_dim], compute dtype; `value` alike.
-            value: see `key`.
-            kv_cache: the layer's paged memory, written in place.
-            slot_mapping: [num_tokens] int64, block_id * block_size + offset; a token of slot -1 is skipped.
-        """
-
-    @abstractmethod
-    def paged_attention(
-        self,
-        query: Tensor,
-        kv_cache: LayerKVCache,
-        metadata: ForwardMetadata,
-        *,
-        scale: float,
-        sliding_window: int | None,
-        soft_cap: float | None = None,
-    ) -> Tensor:
-        """Attend each scheduled token over its request's paged KV cache, decode rows and prefill chunks alike.
-
-        Keys and values are read as the cache stores them, those of this step too: `store_kv` comes first.
-
-        Args:
-            query: [num_tokens, num_heads, head_dim], compute dtype; head h reads KV head h // (num_heads /
-                num_kv_heads).
-            kv_cache: the layer's paged memory, any float dtype; slots that hold none of the request's tokens may
-                contain anything, NaN included.
-            metadata: block_tables, query_start_loc, seq_lens.
-            scale: logit multiplier, mostly 1 / sqrt(head_dim).
-            sliding_window: keys a token sees, its own included; None: all before it.
-            soft_cap: bound of the scaled logits: soft_cap * tanh(logit / soft_cap); None: unbounded.
-
-        Returns:
-            [num_tokens, num_heads, head_dim], query's dtype.
-
-        Source: PagedAttention, Kwon et al. 2023 (arXiv 2309.06180).
-        """
-
-    @abstractmethod
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        """Gate one half by the other: silu(gate) * up, in float32.
-
-        Args:
-            gate_up: [num_tokens, 2 * intermediate_size], the gate first.
-
-        Returns:
-            [num_tokens, intermediate_size], gate_up's dtype.
-
-        Source: SwiGLU, Shazeer 2020 (arXiv 2002.05202).
-        """
-
-    @abstractmethod
-    def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
-        """Gate one half by the other: gelu(gate) * up, in float32, by the formula with a hyperbolic tangent:
-        gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
-
-        Args:
-            gate_up: [num_tokens, 2 * intermediate_size], the gate first.
-
-        Returns:
-            [num_tokens, intermediate_size], gate_up's dtype.
-
-        Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415).
-        """
-
-    @abstractmethod
-    def copy_blocks(
-        self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
-    ) -> None:
-        """Copy whole KV blocks of one layer; all sources are read before any destination is written.
-
-        Args:
-            kv_cache: the layer's paged memory, written in place.
-            source: [num_copies] int64 block ids.
-            destination: [num_copies] int64 block ids, no two alike.
-            is_disjoint: no block is both a source and a destination, so that copies may run in any order.
-        """
+    def join(self, ranks: RankGroup) -> None:
+        """Take part in a group; called once, before the first weight is prepared."""
+        self.ranks = ranks
 
     def decoder(
-        self, input_ids: Tensor, weights: DecoderWeights, kv_caches: Sequence[LayerKVCache], metadata: ForwardMetadata
+        self,
+        input_ids: Tensor,
+        weights: DecoderWeights,
+        kv_caches: Sequence[LayerKVCache],
+        metadata: ForwardMetadata,
+        stream: Tensor | None = None,
     ) -> Tensor:
         """Look tokens up, run the decoder layers one after the other, and norm what comes out.
 
+        Of several pipeline stages, one that is not the first goes on with the stream that the stage before it gave,
+        and one that is not the last gives the stream itself.
+
         Args:
-            input_ids: [num_tokens] int64, each below the embedding's rows.
+            input_ids: [num_tokens] int64, each below the vocabulary's size.
             weights: a backend may keep what it makes of them: the same object must come every time.
             kv_caches: the paged memory of each layer; likewise.
             metadata: the step.
+            stream: [num_tokens, hidden_size], compute dtype: the residual stream, where `weights` has no embedding.
 
         Returns:
-            [num_tokens, hidden_size], compute dtype.
+            [num_tokens, hidden_size], compute dtype: normed rows, or the stream where `weights` has no norm.
         """
-        hidden, residual = self.embedding(input_ids, weights.embedding, weights.dtype), None
-        if weights.embedding_scale != 1.0:
-            hidden = hidden * weights.embedding_scale
+        hidden, residual = self._enter(input_ids, weights) if stream is None else stream, None
         for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
             hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
-            hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
+            if isinstance(layer.mlp, MixtureWeights):
+                hidden, residual = self.mixture_block(hidden, residual, layer.mlp)
+            else:
+                hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
+        if weights.norm is None:
+            return hidden if residual is None else hidden + residual
         return self._norm(hidden, residual, weights.norm, weights.norm_eps)[0]
+
+    def _enter(self, input_ids: Tensor, weights: DecoderWeights) -> Tensor:
+        """Return the rows of the tokens; of several ranks, each looks up the ids that it holds, the others add 0."""
+        assert weights.embedding is not None, "a stage that holds no embedding is given the stream"
+        if self.ranks.size == 1:
+            hidden = self.embedding(input_ids, weights.embedding, weights.dtype)
+        else:
+            hidden = self.ranks.sum_in_order(self._rows_held(input_ids, weights.embedding, weights))
+        return hidden if weights.embedding_scale == 1.0 else hidden * weights.embedding_scale
+
+    def _rows_held(self, input_ids: Tensor, embedding: LinearWeight, weights: DecoderWeights) -> Tensor:
+        """Return the rows of the tokens that this rank holds, zeros for the others."""
+        if embedding.out_features == 0:
+            size = (input_ids.shape[0], embedding.in_features)
+            return torch.zeros(size, dtype=weights.dtype, device=input_ids.device)
+        row_ids = input_ids - weights.first_token_id
+        is_elsewhere = (row_ids < 0) | (row_ids >= embedding.out_features)
+        rows = self.embedding(row_ids.masked_fill(is_elsewhere, 0), embedding, weights.dtype)
+        return rows.masked_fill(is_elsewhere.unsqueeze(1), 0)
 
     def attention_block(
         self,
@@ -276,8 +108,7 @@ class Ops(SamplingOps, ABC):
             metadata: the step.
 
         Returns:
-            This block's output, not yet added, and the residual. Were the weights sharded, ranks would add up what the
-            output projection gives, before `_finish_block` norms it.
+            This block's output, not yet added, and the residual.
         """
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
@@ -294,7 +125,7 @@ class Ops(SamplingOps, ABC):
         context = self.paged_attention(
             query, kv_cache, metadata, scale=w.scale, sliding_window=w.sliding_window, soft_cap=w.soft_cap
         )
-        output = self.linear(context.reshape(num_tokens, query_size), w.output)
+        output = self.ranks.sum_in_order(self.linear(context.reshape(num_tokens, query_size), w.output))
         return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
 
     def mlp_block(self, hidden: Tensor, residual: Tensor | None, weights: MLPWeights) -> tuple[Tensor, Tensor]:
@@ -311,8 +142,41 @@ class Ops(SamplingOps, ABC):
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
         gate_up = self.linear(x, w.gate_up)
-        gated = self.silu_and_mul(gate_up) if w.activation == "silu" else self.gelu_tanh_and_mul(gate_up)
-        return self._finish_block(self.linear(gated, w.down), w.post_norm, w.norm_eps, w.output_scale), residual
+        output = self.ranks.sum_in_order(self.linear(self._put_through(gate_up, w.activation), w.down))
+        return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
+
+    def mixture_block(self, hidden: Tensor, residual: Tensor | None, weights: MixtureWeights) -> tuple[Tensor, Tensor]:
+        """Run norm, router and the chosen experts of one layer; arguments and results are those of `mlp_block`."""
+        w = weights
+        x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
+        choice = choose_experts(self.linear(x, w.router), w.num_chosen, is_renormalized=w.is_renormalized)
+        return self.ranks.sum_in_order(self.experts(x, choice, w)), residual
+
+    def experts(self, x: Tensor, choice: ExpertChoice, weights: MixtureWeights) -> Tensor:
+        """Compute each token by its experts of this rank, and add up what they give, in the order of experts.
+
+        A token's sum depends on the token alone: every product keeps rows apart, and no sum's order on the batch.
+
+        Args:
+            x: [num_tokens, hidden_size], compute dtype.
+            choice: of all experts, those that compute each token.
+            weights: the block's parameters.
+
+        Returns:
+            [num_tokens, hidden_size], x's dtype; zero where none of a token's experts is here.
+        """
+        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for index, expert in enumerate(weights.experts, weights.first_expert):
+            token_ids, places = torch.nonzero(choice.expert_ids == index, as_tuple=True)
+            if token_ids.numel() == 0:
+                continue
+            gated = self._put_through(self.linear(x[token_ids], expert.gate_up), weights.activation)
+            output = self.linear(gated, expert.down).float()
+            total[token_ids] += output * choice.weights[token_ids, places].unsqueeze(1)
+        return total.to(x.dtype)
+
+    def _put_through(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return self.silu_and_mul(gate_up) if activation == "silu" else self.gelu_tanh_and_mul(gate_up)
 
     def output_layer(
         self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]

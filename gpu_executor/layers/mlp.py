@@ -8,18 +8,18 @@ from pagewire.checkpoint.model_config import ModelConfig
 
 from ..kernels.layouts import MLPWeights
 from .build_context import BuildContext
-from .linear import FusedLinear, Linear, Shard
+from .linear import FusedLinear, RowParallelLinear, Shard
 from .rms_norm import RMSNorm
 from .weight_target import WeightTarget
 
 
 class MLP:
-    """norm -> gate and up -> gating -> down -> (norm).
+    """norm -> gate and up -> gating -> down -> (norm). Ranks divide the channels between.
 
     Args:
         prefix: canonical name of the decoder layer ("model.layers.0").
         config: sizes, epsilon, activation, biases.
-        context: ops, quantization method, dtype and device.
+        context: ops, quantization method, dtype, device and this rank's share.
         has_fused_gate_up: the checkpoint holds the two projections as one, `gate_up_proj`.
         norm: name of the module in the layer that norms the block's input.
         post_norm: name of the one that norms its output; None: there is none.
@@ -40,11 +40,20 @@ class MLP:
         self.output_scale = config.residual_scale
         self.norm = RMSNorm(f"{prefix}.{norm}", hidden_size, config, context)
         self.post_norm = RMSNorm(f"{prefix}.{post_norm}", hidden_size, config, context) if post_norm else None
-        shards: tuple[Shard, ...] = (Shard("gate_proj", intermediate_size), Shard("up_proj", intermediate_size))
+        gate = context.share.of(intermediate_size)
+        shards: tuple[Shard, ...] = tuple(Shard(name, intermediate_size, (gate,)) for name in ("gate_proj", "up_proj"))
         if has_fused_gate_up:
-            shards = (Shard("gate_up_proj", 2 * intermediate_size),)
+            up = range(gate.start + intermediate_size, gate.stop + intermediate_size)
+            shards = (Shard("gate_up_proj", 2 * intermediate_size, (gate, up)),)
         self.gate_up = FusedLinear(name, shards, hidden_size, has_bias=config.mlp_bias, context=context)
-        self.down = Linear(name, "down_proj", hidden_size, intermediate_size, has_bias=config.mlp_bias, context=context)
+        self.down = RowParallelLinear(
+            name, "down_proj", hidden_size, intermediate_size, has_bias=config.mlp_bias, context=context
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Canonical names of the projections."""
+        return (*self.gate_up.modules, self.down.module)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this block."""

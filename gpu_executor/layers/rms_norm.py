@@ -28,6 +28,7 @@ class RMSNorm:
         self._name = name
         self._offset = config.norm_weight_offset
         dtype = torch.float32 if config.has_float32_norms else context.dtype
+        self._is_elsewhere = context.is_elsewhere
         self.weight = torch.empty(size, dtype=dtype, device=context.device)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
@@ -37,6 +38,7 @@ class RMSNorm:
             shape=tuple(self.weight.shape),
             load=self._load,
             loaded_bytes=lambda tensor: self.weight.nbytes,
+            is_elsewhere=self._is_elsewhere,
         )
 
     def _load(self, tensor: CheckpointTensor) -> None:

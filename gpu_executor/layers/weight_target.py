@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..formats.checkpoint_tensor import CheckpointTensor
+from ..formats.tensor_part import WHOLE_TENSOR, TensorPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +15,12 @@ class WeightTarget:
 
     Attributes:
         name: canonical name.
-        shape: what the configuration says it must be.
-        load: puts it into its place in the layer's parameters; may be called on any thread.
-        loaded_bytes: about what it takes there.
+        shape: what the configuration says it must be, all ranks' parts together.
+        load: puts this rank's part into its place in the layer's parameters; may be called on any thread.
+        loaded_bytes: about what that takes there.
         is_optional: a checkpoint may lack it.
+        part: what this rank reads of it.
+        is_elsewhere: other ranks hold all of it, and this one only knows that it belongs to the model.
     """
 
     name: str
@@ -25,3 +28,5 @@ class WeightTarget:
     load: Callable[[CheckpointTensor], None]
     loaded_bytes: Callable[[CheckpointTensor], int]
     is_optional: bool = False
+    part: TensorPart = WHOLE_TENSOR
+    is_elsewhere: bool = False

@@ -12,30 +12,50 @@ from ..kernels.draws import OutputRows
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..kv_scales import KVScales
 from ..layers.weight_target import WeightTarget
+from ..parallel.share import Share
 
 
 class Model(Protocol):
-    """A decoder that turns scheduled tokens into logits over a paged KV cache."""
+    """A decoder that turns scheduled tokens into logits over a paged KV cache; of several ranks, one rank's part."""
 
-    def kv_cache_specs(self) -> list[KVCacheSpec]:
-        """Return the paged memory that each layer needs, in layer order."""
+    @property
+    def stage(self) -> Share:
+        """Which pipeline stage this is: the first looks tokens up, the last gives logits."""
         ...
 
-    def forward(self, input_ids: Tensor, metadata: ForwardMetadata, kv_caches: Sequence[LayerKVCache]) -> Tensor:
-        """Run the scheduled tokens through all layers, writing their keys and values.
+    @property
+    def stage_layers(self) -> range:
+        """Indices of this stage's layers, among those of the model."""
+        ...
+
+    def kv_cache_specs(self) -> list[KVCacheSpec]:
+        """Return the paged memory that each layer of this stage needs on this rank, in layer order."""
+        ...
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: ForwardMetadata,
+        kv_caches: Sequence[LayerKVCache],
+        stream: Tensor | None = None,
+    ) -> Tensor:
+        """Run the scheduled tokens through this stage's layers, writing their keys and values.
 
         Args:
             input_ids: [num_tokens] int64.
             metadata: where each token sits.
             kv_caches: one a layer, as `kv_cache_specs` asks.
+            stream: [num_tokens, hidden_size], compute dtype: what the stage before this one returned; None on the
+                first.
 
         Returns:
-            [num_tokens, hidden_size], compute dtype, after the final norm.
+            [num_tokens, hidden_size], compute dtype: of the last stage, after the final norm; of the others, the
+            residual stream.
         """
         ...
 
     def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the logits of some rows of `forward`'s result.
+        """Return the logits of some rows of the last stage's result, on all of its ranks.
 
         Args:
             hidden: [num_rows, hidden_size].
@@ -47,7 +67,9 @@ class Model(Protocol):
         ...
 
     def choose_tokens(self, hidden: Tensor, num_drawable: int, kept_rows: Sequence[int]) -> OutputRows:
-        """Return the best token of some rows of `forward`'s result, and the logits of those that need more than that.
+        """Return the best token of some rows of the last stage's result, and the logits of those that need more.
+
+        All ranks of the stage get the same.
 
         Args:
             hidden: [num_rows, hidden_size].
@@ -57,7 +79,7 @@ class Model(Protocol):
         ...
 
     def weight_targets(self) -> Iterator[WeightTarget]:
-        """Yield every tensor that the checkpoint must hold."""
+        """Yield every tensor that the checkpoint must hold, those too that only other ranks read."""
         ...
 
     def linear_modules(self) -> frozenset[str]:
@@ -65,7 +87,10 @@ class Model(Protocol):
         ...
 
     def kv_scales(self) -> list[KVScales | None]:
-        """Return each layer's scales for an 8-bit KV cache, in layer order; None: the checkpoint has none for it."""
+        """Return the scales of each of the model's layers for an 8-bit KV cache, those of other stages too.
+
+        In layer order; None: the checkpoint has none for it.
+        """
         ...
 
     def finish_loading(self) -> None:

@@ -12,6 +12,7 @@ from pagewire.ipc.errors import ConfigError
 from ..compute_dtype import compute_dtype
 from ..kernels.ops import Ops
 from ..layers.build_context import BuildContext
+from ..parallel.share import WHOLE, Share
 from ..quantization.select import select_quant_method
 from .base import Model
 from .gemma2 import Gemma2ForCausalLM
@@ -19,9 +20,11 @@ from .gemma3 import Gemma3ForCausalLM
 from .granite import GraniteForCausalLM
 from .llama import LlamaForCausalLM
 from .mistral import MistralForCausalLM
+from .mixtral import MixtralForCausalLM
 from .phi3 import Phi3ForCausalLM
 from .qwen2 import Qwen2ForCausalLM
 from .qwen3 import Qwen3ForCausalLM
+from .qwen3_moe import Qwen3MoeForCausalLM
 
 _MODELS: dict[str, type[LlamaForCausalLM]] = {
     "Gemma2ForCausalLM": Gemma2ForCausalLM,
@@ -29,16 +32,26 @@ _MODELS: dict[str, type[LlamaForCausalLM]] = {
     "GraniteForCausalLM": GraniteForCausalLM,
     "LlamaForCausalLM": LlamaForCausalLM,
     "MistralForCausalLM": MistralForCausalLM,
+    "MixtralForCausalLM": MixtralForCausalLM,
     "Phi3ForCausalLM": Phi3ForCausalLM,
     "Qwen2ForCausalLM": Qwen2ForCausalLM,
     "Qwen3ForCausalLM": Qwen3ForCausalLM,
+    "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
 }
 
 
 def build_model(
-    config: ModelConfig, ops: Ops, *, dtype: torch.dtype | None, device: torch.device, max_model_len: int | None = None
+    config: ModelConfig,
+    ops: Ops,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    max_model_len: int | None = None,
+    share: Share = WHOLE,
+    stage: Share = WHOLE,
+    divides_experts: bool = False,
 ) -> Model:
-    """Build a model with undefined weights; `load_weights` fills them.
+    """Build a model with undefined weights, or a rank's part of it; `load_weights` fills them.
 
     Args:
         config: the checkpoint's facts.
@@ -47,10 +60,14 @@ def build_model(
             checkpoint stores it, which only such kernels allow.
         device: where it lives.
         max_model_len: the longest context that will be served; None: the longest that the model was made for.
+        share: this rank's part of each layer, among the ranks that `ops` has joined.
+        stage: its part of the layers.
+        divides_experts: the ranks divide the experts of a mixture, instead of every expert.
 
     Raises:
         ConfigError: if the architecture or its activation is not supported.
     """
+    assert (share.rank, share.size) == (ops.ranks.rank, ops.ranks.size), "layers are divided by those who add them up"
     model = _MODELS.get(config.architecture)
     if model is None:
         known = ", ".join(_MODELS)
@@ -64,5 +81,8 @@ def build_model(
         dtype=compute_dtype(dtype, ops),
         weight_dtype=dtype,
         device=device,
+        share=share,
+        stage=stage,
+        divides_experts=divides_experts,
     )
     return model(config, context, max_model_len or config.max_position)

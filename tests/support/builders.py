@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pagewire.engine_core.engine import Engine
 from pagewire.ipc.config import CacheConfig, EngineConfig, SchedulerConfig
 from pagewire.ipc.errors import ErrorInfo
+from pagewire.ipc.parallel_config import ParallelConfig
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import NewRow
@@ -73,6 +74,7 @@ def build_driver(
     max_waiting_requests: int = 0,
     max_waiting_tokens: int = 0,
     fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
+    pp: int = 1,
 ) -> EngineDriver:
     """Return an engine over a fake executor, whose steps take 1 ms a token; prefills are not limited."""
     config = EngineConfig(
@@ -86,6 +88,7 @@ def build_driver(
             max_waiting_requests=max_waiting_requests,
             max_waiting_tokens=max_waiting_tokens,
         ),
+        parallel=ParallelConfig(pipeline_parallel_size=pp),
     )
     limits = RequestLimits(
         max_model_len=max_model_len,
@@ -101,5 +104,7 @@ def build_driver(
         limits=limits,
         executor_epoch=1,
     )
-    executor = FakeExecutor(num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, fails=fails)
-    return EngineDriver(engine, executor, max_model_len=max_model_len)
+    executor = FakeExecutor(
+        num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, fails=fails, num_stages=pp
+    )
+    return EngineDriver(engine, executor, max_model_len=max_model_len, pp=pp)

@@ -45,9 +45,13 @@ class EngineDriver:
     """One engine, one fake executor, and every message between them and the clients.
 
     The executor runs a step when it is sent; its result waits until `receive`.
+
+    Args:
+        pp: stages of the executor. With more than one, a row may be in one unanswered step only.
     """
 
-    def __init__(self, engine: Engine, executor: FakeExecutor, *, max_model_len: int) -> None:
+    def __init__(self, engine: Engine, executor: FakeExecutor, *, max_model_len: int, pp: int = 1) -> None:
+        self._pp = pp
         self.engine = engine
         self.executor = executor
         self.max_model_len = max_model_len
@@ -118,6 +122,7 @@ class EngineDriver:
             self.collect()  # before there is a result
             assert all(self.transcripts[key].is_scheduled for key in self._running_keys()), "whose may a death be?"
             self.results.append(self.executor.execute(step))
+            self._check_steps_in_flight()
         self._check_invariants()
         return step
 
@@ -191,6 +196,14 @@ class EngineDriver:
                 answer.finish_reason,
                 answer.stop_reason,
             )
+
+    def _check_steps_in_flight(self) -> None:
+        if self._pp == 1:
+            return
+        assert len(self.results) <= self._pp
+        in_flight = self.steps[-len(self.results) :]
+        row_ids = [row.row_id for step in in_flight for row in step.rows]
+        assert len(row_ids) == len(set(row_ids)), "a row is in two steps at once"
 
     def _running_keys(self) -> set[tuple[ClientId, int]]:
         return {child.request.key for child in self.engine._scheduler.running}

@@ -43,6 +43,10 @@ class _Row:
     sampling: Sampling
     prefixes: list[bytes] = field(default_factory=list)  # prefixes[i]: digest of tokens[0..i]
     error: ErrorInfo | None = None
+    told_tokens: list[int] = field(default_factory=list)  # what stages that draw nothing know of `tokens`
+
+    def __post_init__(self) -> None:
+        self.told_tokens = list(self.tokens)
 
     def prefix(self, position: int) -> bytes:
         while len(self.prefixes) <= position:
@@ -58,6 +62,8 @@ class FakeExecutor:
         num_blocks, block_size: of the pool.
         vocab_size: tokens are drawn below it.
         fails: says which new rows fail in preparation, and how.
+        num_stages: of the pipeline that it plays. Only the last stage draws: what a row has drawn is known to the others
+            as far as steps tell, and they must know all of a row's tokens whenever it is scheduled.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class FakeExecutor:
         block_size: int,
         vocab_size: int,
         fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
+        num_stages: int = 1,
     ) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
@@ -75,6 +82,7 @@ class FakeExecutor:
         self.num_steps = 0
         self.num_computed_tokens = 0
         self._fails = fails
+        self._num_stages = num_stages
         self._num_failed = 0
         self._highest_row_id = 0
         self._last_step_id = 0
@@ -127,6 +135,7 @@ class FakeExecutor:
                 row.block_table[index] = block_id
             if row.error is not None:
                 continue
+            self._tell(share, row)
             _require(share.num_scheduled_tokens > 0, f"row {share.row_id} computes nothing")
             _require(start == row.num_computed_tokens, f"row {share.row_id} goes on at {start}")
             _require(end <= len(row.tokens), f"row {share.row_id} is sent beyond its {len(row.tokens)} tokens")
@@ -139,6 +148,14 @@ class FakeExecutor:
                 _require(slot not in written, f"two rows write slot {slot} in one step")
                 written.add(slot)
                 self.slots[slot] = row.prefix(position)
+
+    def _tell(self, share: ScheduledRow, row: _Row) -> None:
+        if self._num_stages == 1:
+            _require(not share.drawn_token_ids, f"row {share.row_id} is told what its one stage has drawn")
+            return
+        row.told_tokens.extend(share.drawn_token_ids)
+        known, drawn = len(row.told_tokens), len(row.tokens)
+        _require(row.told_tokens == row.tokens, f"row {share.row_id} has {drawn} tokens, its first stages know {known}")
 
     def _attend_and_draw(self, share: ScheduledRow) -> RowResult | None:
         row = self.rows[share.row_id]

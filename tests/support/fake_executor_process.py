@@ -11,10 +11,19 @@ import threading
 
 import zmq
 
-from pagewire.ipc.channels import bind_core
+from pagewire.ipc.channels import PairChannel, bind_core
 from pagewire.ipc.errors import ExecutorDied, MachineError
 from pagewire.ipc.process import die_with_parent, read_bootstrap
-from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, LoadModel, Shutdown, StepResult
+from pagewire.ipc.steps import (
+    ExecuteStep,
+    ExecutorBusy,
+    ExecutorFailed,
+    ExecutorReady,
+    LoadModel,
+    Shutdown,
+    StepResult,
+    ToExecutor,
+)
 from tests.support.fake_executor import FakeExecutor
 
 NUM_BLOCKS = 64
@@ -26,6 +35,7 @@ CONFUSED = 93  # ... makes it answer another step than the one asked for
 EXITS_ONCE = 94  # ... ends the process, if it is the first one
 HANGS_ONCE = 95  # ... makes it never answer again, if it is the first one
 CAPTURES = 96  # ... makes it do other work for CAPTURE_S after its answer, which it announces
+TALKS_OUT_OF_TURN_ONCE = 97  # ... makes the ranks that have nothing to answer answer too, if they are the first ones
 
 CAPTURE_S = 1.2
 
@@ -34,13 +44,52 @@ NO_MEMORY_LATER = 14  # ... the first one can start, those after it can't
 HANGS_LATER = 15  # ... the second one hangs while it loads
 
 
+class FakeRank:
+    """One of the executors: runs every step, and answers it if it is the output rank."""
+
+    def __init__(self, channel: PairChannel[ToExecutor], load: LoadModel) -> None:
+        mesh = load.config.parallel.mesh
+        self._channel = channel
+        self._epoch = load.executor_epoch
+        self._is_output_rank = load.placement.rank == mesh.output_rank
+        self._executor = FakeExecutor(
+            num_blocks=NUM_BLOCKS,
+            block_size=load.config.cache.block_size,
+            vocab_size=VOCAB_SIZE,
+            num_stages=mesh.pp,
+        )
+
+    def run(self, step: ExecuteStep) -> None:
+        """Run a step, or do what its prompts order; those orders are the output rank's."""
+        orders = {row.token_ids[0] for row in step.new_rows}
+        is_first = self._epoch == 1
+        if not self._is_output_rank:
+            result = self._executor.execute(step)
+            if TALKS_OUT_OF_TURN_ONCE in orders and is_first:
+                self._channel.send(result)
+            return
+        if EXITS in orders or (EXITS_ONCE in orders and is_first):
+            os._exit(3)
+        if HANGS_ONCE in orders and is_first:
+            threading.Event().wait()
+        if FAILS in orders:
+            error = ExecutorDied("the step went wrong").to_info()
+            self._channel.send(ExecutorFailed(executor_epoch=self._epoch, error=error))
+        elif CONFUSED in orders:
+            self._channel.send(StepResult(executor_epoch=self._epoch, step_id=step.step_id + 7))
+        else:
+            self._channel.send(self._executor.execute(step))
+        if CAPTURES in orders:
+            self._channel.send(ExecutorBusy(executor_epoch=self._epoch, reason="capturing a graph", limit_s=10.0))
+            threading.Event().wait(CAPTURE_S)
+
+
 def main() -> int:
     bootstrap = read_bootstrap()
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     channel = bind_core(context, bootstrap.address)
-    executor: FakeExecutor | None = None
-    epoch = 0
+    rank: FakeRank | None = None
     while True:
         match channel.recv():
             case LoadModel() as load:
@@ -54,9 +103,7 @@ def main() -> int:
                     channel.socket.close(linger=1000)
                     context.term()
                     return 1
-                executor = FakeExecutor(
-                    num_blocks=NUM_BLOCKS, block_size=load.config.cache.block_size, vocab_size=VOCAB_SIZE
-                )
+                rank = FakeRank(channel, load)
                 channel.send(
                     ExecutorReady(
                         executor_epoch=epoch,
@@ -67,22 +114,8 @@ def main() -> int:
                     )
                 )
             case ExecuteStep() as step:
-                assert executor is not None
-                orders = {row.token_ids[0] for row in step.new_rows}
-                if EXITS in orders or (EXITS_ONCE in orders and epoch == 1):
-                    os._exit(3)
-                if HANGS_ONCE in orders and epoch == 1:
-                    threading.Event().wait()
-                if FAILS in orders:
-                    error = ExecutorDied("the step went wrong").to_info()
-                    channel.send(ExecutorFailed(executor_epoch=epoch, error=error))
-                elif CONFUSED in orders:
-                    channel.send(StepResult(executor_epoch=epoch, step_id=step.step_id + 7))
-                else:
-                    channel.send(executor.execute(step))
-                if CAPTURES in orders:
-                    channel.send(ExecutorBusy(executor_epoch=epoch, reason="capturing a graph", limit_s=10.0))
-                    threading.Event().wait(CAPTURE_S)
+                assert rank is not None
+                rank.run(step)
             case Shutdown():
                 channel.close()
                 context.term()

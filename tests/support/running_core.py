@@ -16,6 +16,8 @@ from pagewire.ipc.codec import PROTOCOL_VERSION, core_messages, encode
 from pagewire.ipc.config import EngineConfig, ModelOptions, SchedulerConfig, SupervisionConfig
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.outputs import CoreMessage, Ready, RequestEnd, StepOutputs, StepStats
+from pagewire.ipc.parallel_config import ParallelConfig
+from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.requests import AddRequest, GenerateTask, Hello, Message, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 from tests.support.children import make_importable
@@ -69,9 +71,16 @@ class RunningCore:
 
     @property
     def executor_pid(self) -> int:
-        """Of the executor that serves now."""
-        (process,) = self.core._executors._group._processes
-        return process.pid
+        """Of the one executor that serves now."""
+        (pid,) = self.executor_pids
+        return pid
+
+    @property
+    def executor_pids(self) -> list[int]:
+        """Of the executors that serve now, by rank."""
+        processes = [rank.process for rank in self.core._executors._group._ranks.values()]
+        assert all(isinstance(process, ChildProcess) for process in processes)
+        return [process.pid for process in processes if isinstance(process, ChildProcess)]
 
     def stop(self) -> int | None:
         self.watch.order_stop()
@@ -141,11 +150,14 @@ def running_core(
     max_restarts: int = 5,
     stall_limit: float = 20.0,
     core_epoch: int = 1,
+    tp: int = 1,
+    pp: int = 1,
 ) -> Iterator[tuple[RunningCore, Client]]:
     make_importable(monkeypatch)
     config = EngineConfig(
         model=ModelOptions(model="tiny", model_path=str(tiny_checkpoint()), max_model_len=MAX_MODEL_LEN, seed=seed),
         scheduler=SchedulerConfig(max_num_seqs=8),
+        parallel=ParallelConfig(tensor_parallel_size=tp, pipeline_parallel_size=pp),
         supervision=SupervisionConfig(max_restarts=max_restarts, stall_limit=stall_limit),
     )
     core = RunningCore(config, core_epoch)

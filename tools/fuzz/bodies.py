@@ -6,7 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from hypothesis import strategies as st
+from tools.dev_extra import dev_extra
+
+with dev_extra():
+    from hypothesis import strategies as st
 
 Json = Any  # a JSON value, NaN and lone surrogates among them, which JSON doesn't have
 Schema = Mapping[str, Any]

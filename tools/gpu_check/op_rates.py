@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.roofline import OpCost, Work, decode, end_costs, layer_costs, prefill
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.weights import WeightFormat, format_bits
+from pagewire.checkpoint.placement import Placement
 from pagewire.gpu_executor.kernels.device_sampling_ops import DeviceSamplingOps
 from pagewire.gpu_executor.kernels.draw_arrays import DrawArrays, RandomRow
 from pagewire.gpu_executor.kernels.draws import Filters, NoiseKey

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from pagewire.checkpoint.estimate.devices import DEVICES, DeviceSpec, find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.roofline import decode, step_seconds
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.weights import format_bits
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.placement import Placement
 from tools.gpu_check.records import AnyRecord, Ceiling, Machine
 
 # Words of the names that drivers report -> the data sheet; the first whose words are all there.

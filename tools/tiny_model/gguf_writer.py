@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tools.dev_extra import dev_extra
 from tools.tiny_model.small_quants import PACKERS
 from tools.tiny_model.spec import TinyModelSpec
 from tools.tiny_model.tokenizer import (
@@ -24,10 +24,8 @@ from tools.tiny_model.tokenizer import (
 )
 from tools.tiny_model.weights import EMBEDDING, OUTPUT, make_weights
 
-GGUF_TYPES = (
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-    "IQ4_XS",
-)  # fmt: skip
+with dev_extra():
+    import gguf
 
 _TOP_NAMES = {EMBEDDING: "token_embd.weight", "model.norm.weight": "output_norm.weight", OUTPUT: "output.weight"}
 _LAYER_NAMES = {
@@ -66,7 +64,7 @@ def write_gguf(
     Args:
         spec: what to write; its dtype and safetensors sharding don't matter here.
         path: the file; with several shards, -0000i-of-0000N is put before its suffix.
-        quant: the type of every matrix, one of `GGUF_TYPES`. Norms and biases are F32, as always in GGUF.
+        quant: the type of every matrix, one of `spec.GGUF_TYPES`. Norms and biases are F32, as always in GGUF.
         embedding_quant: the type of the embedding and the output matrix, None: `quant`.
         value_quant: the type of the value and down projections, which files such as Q4_K_M keep in more bits; None:
             `quant`.

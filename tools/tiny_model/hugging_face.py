@@ -66,7 +66,7 @@ def config_json(spec: TinyModelSpec) -> Json:
         **_rope_keys(spec),
         **_window_keys(spec),
     }
-    if spec.is_gemma or spec.family in ("granite", "llama", "qwen3"):
+    if spec.is_gemma or spec.family in ("granite", "llama", "qwen3", "qwen3_moe"):
         config["attention_bias"] = spec.attention_bias
     if spec.family in ("granite", "llama"):
         config["mlp_bias"] = spec.mlp_bias
@@ -77,6 +77,17 @@ def config_json(spec: TinyModelSpec) -> Json:
         config["query_pre_attn_scalar"] = spec.query_pre_attn_scalar or spec.head_dim
         config["final_logit_softcapping"] = spec.logit_soft_cap
         config["attn_logit_softcapping"] = spec.attention_soft_cap
+    if spec.family == "mixtral":
+        config |= {"num_local_experts": spec.num_experts, "num_experts_per_tok": spec.num_chosen_experts}
+    if spec.family == "qwen3_moe":
+        config |= {
+            "num_experts": spec.num_experts,
+            "num_experts_per_tok": spec.num_chosen_experts,
+            "moe_intermediate_size": spec.expert_mlp_size,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": list(spec.dense_layers),
+        }
     if spec.family == "phi3":
         config["pad_token_id"] = END_OF_TEXT_ID  # the family's default is beyond a small vocabulary
     return config
@@ -111,7 +122,7 @@ def _window_keys(spec: TinyModelSpec) -> Json:
     keys: Json = {}
     if spec.family not in ("granite", "llama"):
         keys["sliding_window"] = spec.sliding_window
-    if spec.family in ("qwen2", "qwen3"):
+    if spec.family in ("qwen2", "qwen3", "qwen3_moe"):
         keys["use_sliding_window"] = spec.sliding_window is not None
         keys["max_window_layers"] = spec.max_window_layers
     if spec.sliding_window_pattern is not None:

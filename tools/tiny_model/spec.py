@@ -6,17 +6,26 @@ from typing import Any, Literal
 
 import msgspec
 
-Family = Literal["gemma2", "gemma3", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3"]
-FAMILIES: tuple[Family, ...] = ("gemma2", "gemma3", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
+Family = Literal["gemma2", "gemma3", "granite", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe"]
+FAMILIES: tuple[Family, ...] = (
+    "gemma2", "gemma3", "granite", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe",
+)  # fmt: skip
+# Of a GGUF file's matrices.
+GGUF_TYPES = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS",
+)  # fmt: skip
 ARCHITECTURES: dict[Family, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
 
@@ -40,6 +49,9 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             states them.
         local_rope_theta: gemma3's, of the layers that slide.
         query_pre_attn_scalar, attention_soft_cap, logit_soft_cap: gemma's; None: head_dim, no bound.
+        num_experts, num_chosen_experts: of a mixture (mixtral, qwen3_moe).
+        expert_size: channels between an expert's projections (qwen3_moe); None: half the intermediate size.
+        dense_layers: that have no mixture (qwen3_moe).
         dtype: of the Hugging Face weights.
         num_shards: safetensors files; 1 writes model.safetensors without an index.
         seed: of the weights.
@@ -74,6 +86,10 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     query_pre_attn_scalar: int | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
+    num_experts: int = 6
+    num_chosen_experts: int = 2
+    expert_size: int | None = None
+    dense_layers: tuple[int, ...] = ()
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     num_shards: int = 1
     seed: int = 0
@@ -84,6 +100,18 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.intermediate_size or 2 * self.hidden_size
 
     @property
+    def expert_mlp_size(self) -> int:
+        """The resolved size of an expert."""
+        return self.mlp_size if self.family == "mixtral" else self.expert_size or self.mlp_size // 2
+
+    @property
+    def mixture_layers(self) -> tuple[int, ...]:
+        """Which layers have experts."""
+        if self.family not in ("mixtral", "qwen3_moe"):
+            return ()
+        return tuple(layer for layer in range(self.num_layers) if layer not in self.dense_layers)
+
+    @property
     def is_gemma(self) -> bool:
         """Whether the family is one of Gemma's."""
         return self.family in ("gemma2", "gemma3")
@@ -91,7 +119,7 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def has_qk_norm(self) -> bool:
         """Whether each query and key head is normed."""
-        return self.family in ("gemma3", "qwen3")
+        return self.family in ("gemma3", "qwen3", "qwen3_moe")
 
     @property
     def window_pattern(self) -> int | None:
@@ -106,7 +134,7 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def has_output_bias(self) -> bool:
         """Whether the attention's output projection has a bias."""
-        return (self.is_gemma or self.family in ("granite", "llama", "qwen3")) and self.attention_bias
+        return (self.is_gemma or self.family in ("granite", "llama", "qwen3", "qwen3_moe")) and self.attention_bias
 
     @property
     def has_mlp_bias(self) -> bool:
@@ -132,5 +160,5 @@ class TinyModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return tuple(kind == "sliding_attention" for kind in self.layer_types)
         if self.window_pattern is not None:
             return tuple((layer + 1) % self.window_pattern != 0 for layer in range(self.num_layers))
-        first = 0 if self.family in ("mistral", "phi3") else self.max_window_layers
+        first = 0 if self.family in ("mistral", "mixtral", "phi3") else self.max_window_layers
         return tuple(layer >= first for layer in range(self.num_layers))

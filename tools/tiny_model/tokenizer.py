@@ -27,9 +27,11 @@ PRE_TOKENIZERS: dict[Family, str] = {
     "granite": "refact",  # the same rule as smollm
     "llama": "smollm",
     "mistral": "smollm",
+    "mixtral": "smollm",
     "phi3": "smollm",
     "qwen2": "qwen2",
     "qwen3": "qwen2",
+    "qwen3_moe": "qwen2",
 }
 _QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

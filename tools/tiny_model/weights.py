@@ -40,6 +40,9 @@ def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
         weights[f"{prefix}.post_attention_layernorm.weight"] = source.norm(hidden)
         if spec.is_gemma:
             weights[f"{prefix}.pre_feedforward_layernorm.weight"] = source.norm(hidden)
+        if layer in spec.mixture_layers:
+            weights |= _mixture_weights(spec, prefix, source)
+            continue
         gate_up_rows = {"gate": spec.mlp_size, "up": spec.mlp_size}
         if spec.has_fused_projections:
             gate_up_rows = {"gate_up": 2 * spec.mlp_size}
@@ -55,6 +58,19 @@ def make_weights(spec: TinyModelSpec) -> dict[str, torch.Tensor]:
         weights[OUTPUT] = source.matrix(spec.vocab_size, hidden)
     # Logits are divided by this.
     weights[EMBEDDING if spec.tie_word_embeddings else OUTPUT] *= spec.logits_scaling
+    return weights
+
+
+def _mixture_weights(spec: TinyModelSpec, prefix: str, source: _Source) -> dict[str, torch.Tensor]:
+    module, names = f"{prefix}.mlp", ("gate_proj", "up_proj", "down_proj")
+    if spec.family == "mixtral":
+        module, names = f"{prefix}.block_sparse_moe", ("w1", "w3", "w2")
+    hidden, size = spec.hidden_size, spec.expert_mlp_size
+    # Logits of the router that differ by more than a little: a wrong choice shows.
+    weights = {f"{module}.gate.weight": 2 * source.matrix(spec.num_experts, hidden)}
+    for expert in range(spec.num_experts):
+        for name, rows, columns in zip(names, (size, size, hidden), (hidden, hidden, size), strict=True):
+            weights[f"{module}.experts.{expert}.{name}.weight"] = source.matrix(rows, columns)
     return weights
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -154,7 +155,7 @@ class BenchClient:
         except StreamBroken as exc:
             error = str(exc)
         except (aiohttp.ClientError, OSError, ValueError) as exc:  # ValueError: aiohttp's word for an endless line
-            error = f"{type(exc).__name__}: {_shown(str(exc))}"
+            error = f"{type(exc).__name__}: {_shown(describe_failure(exc))}"
         return RequestOutcome(num_prompt_tokens=request.num_prompt_tokens, start_s=sent_s - began_s, error=error)
 
     async def _stream(self, body: bytes) -> StreamRecorder:
@@ -186,6 +187,18 @@ class BenchClient:
                 **optional,
             }
         )
+
+
+def describe_failure(error: Exception) -> str:
+    """Return why a request failed, without aiohttp's notes on its own settings ("ssl:default")."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error)
+    cause = error.os_error
+    if cause.errno is not None and cause.errno > 0:
+        return os.strerror(cause.errno)
+    return cause.strerror or str(cause)  # the resolver's numbers are below zero
 
 
 def _shown(text: str) -> str:

@@ -18,7 +18,7 @@ from pagewire.ipc.errors import MachineError
 from ..dataset.datasets import SampleRequest, make_dataset, warmup_requests
 from ..dataset.token_counter import TokenCounter
 from .arrivals import arrival_times_s
-from .client import BenchClient
+from .client import BenchClient, describe_failure
 from .config import BenchServeConfig
 from .metrics import RequestOutcome
 from .server_metrics import ServerState, watching_server
@@ -79,7 +79,9 @@ async def run_load(config: BenchServeConfig, current: LoadRun, say: Say, *, watc
             if not current.requests:
                 current.requests = await _requests(session, config, current.model, say)
         except (aiohttp.ClientError, OSError) as exc:
-            raise MachineError(f"{config.server_url} can't be reached: {exc}. Does the server run there?") from exc
+            raise MachineError(
+                f"{config.server_url} can't be reached: {describe_failure(exc)}. Does the server run there?"
+            ) from exc
         client = BenchClient(session, config, current.model, time.perf_counter)
         await _check_ready(client, config, current.requests, say)
         await _warm_up(client, config, current.requests, say)

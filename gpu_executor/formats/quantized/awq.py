@@ -10,23 +10,25 @@ Source: AWQ, Lin et al. 2023 (arXiv 2306.00978), as AutoAWQ stores it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import AWQScheme
 
-from .integer_matrix import IntegerMatrix, even_groups
+from ..safetensors import SafetensorsTensor
+from ..tensor_part import TensorPart
+from .bit_packing import CHUNK_WORDS, words_of
+from .integer_matrix import even_groups
 from .module_parts import ModuleParts, check_dtype, check_shape
-from .packed_tensor import IntegerTensor
+from .packed_tensor import IntegerTensor, of_each_run
 from .scales import check_matrix, read_scale
 
 _BITS = 4
 _CODES_PER_WORD = 8
 # The output channel, of a word's eight, whose code is in each four bits of it, lowest first.
 _CHANNEL_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-# Words that are unpacked at a time: what is in between the stored and the unpacked form stays in the cache.
-_CHUNK_WORDS = 1 << 18
 
 
 def read_awq(parts: ModuleParts, scheme: AWQScheme) -> AWQTensor:
@@ -61,22 +63,35 @@ class AWQTensor(IntegerTensor):
         self._qzeros = qzeros
         self._scales = scales
 
-    def read_integers(self) -> IntegerMatrix:
-        """Read the tensors and take their bits apart; see `IntegerTensor.read_integers`."""
-        return IntegerMatrix(
-            bits=_BITS,
-            codes=_unpack(self._qweight.read()),
-            scale=read_scale(self._scales).t().contiguous(),
-            zero=_unpack(self._qzeros.read()).float(),
-            group_of=even_groups(self.shape[1], self._group_size),
-        )
+    def read_group_of(self) -> Tensor:
+        """See `IntegerTensor.read_group_of`."""
+        return even_groups(self._whole_shape[1], self._group_size)
+
+    def read_codes(self, rows: Sequence[range], columns: range) -> Tensor:
+        """See `IntegerTensor.read_codes`."""
+        return of_each_run(lambda run: _read_run(self._qweight, run, columns), rows)
+
+    def read_scale_and_zero(self, rows: Sequence[range], groups: range) -> tuple[Tensor, Tensor]:
+        """See `IntegerTensor.read_scale_and_zero`."""
+
+        def read(run: range) -> Tensor:
+            return read_scale(self._scales.sliced(TensorPart((groups,), run))).t().contiguous()
+
+        zero = of_each_run(lambda run: _read_run(self._qzeros, run, groups), rows)
+        return of_each_run(read, rows), zero.float()
+
+
+def _read_run(words: SafetensorsTensor, channels: range, rows: range) -> Tensor:
+    """Read the codes of some output channels in some of a tensor's rows, [channels, rows] uint8."""
+    held = words_of(channels, _BITS)
+    return _unpack(words.sliced(TensorPart((rows,), held.run)).read())[held.codes]
 
 
 def _unpack(words: Tensor) -> Tensor:
     """[num_rows, num_words] int32 -> [num_words * 8, num_rows] uint8: an output channel a row."""
     num_rows, num_words = words.shape
     codes = torch.empty(num_words, _CODES_PER_WORD, num_rows, dtype=torch.uint8)
-    step = max(_CHUNK_WORDS // max(num_rows, 1), 1)
+    step = max(CHUNK_WORDS // max(num_rows, 1), 1)
     for begin in range(0, num_words, step):
         # A copy in any case: a matrix of one row counts as contiguous whichever way it is turned.
         chunk = words[:, begin : begin + step].t().clone(memory_format=torch.contiguous_format)

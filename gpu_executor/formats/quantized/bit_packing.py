@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 # Words that are unpacked at a time: what is in between the stored and the unpacked form stays in the cache.
-_CHUNK_WORDS = 1 << 18
+CHUNK_WORDS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words that hold a run of codes, and perhaps others at both ends.
+
+    Attributes:
+        run: the words.
+        codes: the run, of the codes of those words.
+    """
+
+    run: range
+    codes: slice
+
+    def cut(self, unpacked: Tensor) -> Tensor:
+        """Return the run's codes, [num_rows, codes], of those of its words."""
+        return unpacked[:, self.codes].contiguous()
+
+
+def words_of(codes: range, bits: int) -> Words:
+    """Return the words that a run of codes of `bits` bits lies in."""
+    per_word = 32 // bits
+    run = range(codes.start // per_word, -(-codes.stop // per_word))
+    first = codes.start - run.start * per_word
+    return Words(run, slice(first, first + len(codes)))
 
 
 def unpack_rows(words: Tensor, bits: int) -> Tensor:
@@ -43,7 +70,7 @@ def unpack_columns(words: Tensor, bits: int) -> Tensor:
     """
     num_words, num_columns = words.shape
     codes = torch.empty(num_columns, num_words * 32 // bits, dtype=torch.uint8)
-    step = max(_CHUNK_WORDS // max(num_words, 1), 1)
+    step = max(CHUNK_WORDS // max(num_words, 1), 1)
     for begin in range(0, num_columns, step):
         end = min(begin + step, num_columns)
         codes[begin:end] = unpack_rows(words[:, begin:end].t(), bits)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,11 +24,11 @@ from pagewire.checkpoint.quantization.schemes import GPTQScheme
 from pagewire.ipc.errors import ConfigError
 
 from ..safetensors import SafetensorsTensor
-from .bit_packing import unpack_columns, unpack_rows
-from .integer_matrix import IntegerMatrix, even_groups
+from ..tensor_part import TensorPart
+from .bit_packing import unpack_columns, unpack_rows, words_of
 from .module_parts import ModuleParts, check_dtype, check_shape
-from .packed_tensor import IntegerTensor
-from .scales import check_matrix, read_scale
+from .packed_tensor import IntegerTensor, of_each_run
+from .scales import check_matrix, check_order, read_groups, read_scale
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,7 @@ class GPTQTensor(IntegerTensor):
         check_shape(scales, (num_groups, out_features))
         check_shape(qzeros, (num_groups, math.ceil(out_features / codes_per_word)))
         if group_index is not None:
-            check_dtype(group_index, "I32", "I64")
-            check_shape(group_index, (in_features,))
+            check_order(group_index, in_features)
         super().__init__(parts.module, qweight.source, (out_features, in_features), scheme.bits, scheme.group_size)
         self._scheme = scheme
         self._qweight = qweight
@@ -73,21 +73,34 @@ class GPTQTensor(IntegerTensor):
         self._scales = scales
         self._group_index = group_index
 
-    def read_integers(self) -> IntegerMatrix:
-        """Read the tensors and take their bits apart; see `IntegerTensor.read_integers`."""
-        scheme = self._scheme
-        return IntegerMatrix(
-            bits=scheme.bits,
-            codes=unpack_columns(self._qweight.read(), scheme.bits),
-            scale=read_scale(self._scales).t().contiguous(),
-            zero=self._read_zeros().t().float().contiguous(),
-            group_of=self._read_groups(),
-        )
+    def read_group_of(self) -> Tensor:
+        """See `IntegerTensor.read_group_of`."""
+        return read_groups(self._group_index, self._whole_shape[1], self._group_size, self._scales.shape[0])
+
+    def read_codes(self, rows: Sequence[range], columns: range) -> Tensor:
+        """See `IntegerTensor.read_codes`."""
+        words = words_of(columns, self._bits)
+
+        def read(run: range) -> Tensor:
+            stored = self._qweight.sliced(TensorPart((words.run,), run)).read()
+            return words.cut(unpack_columns(stored, self._bits))
+
+        return of_each_run(read, rows)
+
+    def read_scale_and_zero(self, rows: Sequence[range], groups: range) -> tuple[Tensor, Tensor]:
+        """See `IntegerTensor.read_scale_and_zero`."""
+        zeros = self._read_zeros().t()[:, groups.start : groups.stop].float()
+
+        def read(run: range) -> Tensor:
+            return read_scale(self._scales.sliced(TensorPart((groups,), run))).t().contiguous()
+
+        return of_each_run(read, rows), of_each_run(lambda run: zeros[run.start : run.stop].contiguous(), rows)
 
     def _read_zeros(self) -> Tensor:
-        """Return the zero points, [num_groups, out_features] uint8."""
+        """Return the zero points of the whole weight, which are checked together, [num_groups, out_features] uint8."""
         scheme, words = self._scheme, self._qzeros.read()
-        stored = unpack_rows(words, scheme.bits)[:, : self.shape[0]]
+        out_features = self._whole_shape[0]
+        stored = unpack_rows(words, scheme.bits)[:, :out_features]
         offset = scheme.zero_offset
         if scheme.is_symmetric:
             offset = _symmetric_offset(stored, scheme, self._qzeros)
@@ -97,24 +110,7 @@ class GPTQTensor(IntegerTensor):
             return stored
         # Tools subtract 1 from every zero point by one subtraction from the whole word, whose borrows (of a zero point
         # of 0) go to the next one: the sum of the whole word takes them back. It may wrap around.
-        return unpack_rows(words + _ONE_EACH[scheme.bits], scheme.bits)[:, : self.shape[0]]
-
-    def _read_groups(self) -> Tensor:
-        """Return the group of each input channel, [in_features] int64."""
-        even = even_groups(self.shape[1], self._scheme.group_size)
-        if self._group_index is None:
-            return even
-        group_of = self._group_index.read().long()
-        num_groups = self._scales.shape[0]
-        outside = (group_of < 0) | (group_of >= num_groups)
-        if bool(outside.any()):
-            channel = int(outside.nonzero()[0])
-            raise ConfigError(
-                f"{self._group_index.source}: gives input channel {channel} to group {int(group_of[channel])}; there "
-                f"are groups 0 to {num_groups - 1}"
-            )
-        # Some tools leave it zero where channels are in order.
-        return group_of if bool(group_of.any()) else even
+        return unpack_rows(words + _ONE_EACH[scheme.bits], scheme.bits)[:, :out_features]
 
 
 def _symmetric_offset(stored: Tensor, scheme: GPTQScheme, qzeros: SafetensorsTensor) -> int:

@@ -5,21 +5,28 @@ Files may hold a scale of activations besides (`input_scale`): see `take_activat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from pagewire.checkpoint.quantization.schemes import Int8Scheme
 
 from ..checkpoint_tensor import CheckpointTensor
 from ..safetensors import SafetensorsTensor
-from .integer_matrix import IntegerMatrix
-from .module_parts import ModuleParts, check_dtype, check_shape
+from ..tensor_part import TensorPart
+from .module_parts import ModuleParts, check_dtype
 from .packed_tensor import IntegerTensor
 from .scales import (
     by_row,
     check_activation_scales,
     check_matrix,
+    check_no_zero_points,
+    check_order,
     check_scale,
     check_zero_points,
+    num_groups_of,
+    part_by_row,
     read_groups,
     read_scale,
     scale_shapes,
@@ -42,16 +49,12 @@ def read_int8(parts: ModuleParts, scheme: Int8Scheme) -> CheckpointTensor:
     num_groups = None if scheme.group_size is None else -(-in_features // scheme.group_size)
     shapes = scale_shapes(out_features, num_groups)
     scale = check_scale(parts.take("weight_scale"), *shapes)
-    # Some writers store the zero points of symmetric weights, too: zeros.
     zero_point = parts.take_optional("weight_zero_point") if scheme.is_symmetric else parts.take("weight_zero_point")
     if zero_point is not None:
         check_zero_points(zero_point, *shapes)
-    order = parts.take("weight_g_idx") if scheme.has_permutation else None
-    if order is not None:
-        check_dtype(order, "I32", "I64")
-        check_shape(order, (in_features,))
+    order = check_order(parts.take("weight_g_idx"), in_features) if scheme.has_permutation else None
     activation_scales = take_activation_scales(parts) if scheme.has_static_activations else []
-    return Int8Tensor(parts.module, weight, scale, zero_point, order, scheme.group_size, activation_scales)
+    return Int8Tensor(parts.module, scheme, weight, scale, zero_point, order, activation_scales)
 
 
 class Int8Tensor(IntegerTensor):
@@ -59,43 +62,47 @@ class Int8Tensor(IntegerTensor):
 
     Args:
         module: canonical name of the layer.
+        scheme: how it is stored.
         weight: [out_features, in_features].
         scale: of `scale_shapes`.
-        zero_point: like `scale`, or None: zeros.
+        zero_point: like `scale`, or None: zeros, as all are of a symmetric weight.
         order: `weight_g_idx`, or None: groups are runs of channels.
-        group_size: channels of a group; None: a row is one.
         activation_scales: what `take_activation_scales` took.
     """
 
     def __init__(
         self,
         module: str,
+        scheme: Int8Scheme,
         weight: SafetensorsTensor,
         scale: SafetensorsTensor,
         zero_point: SafetensorsTensor | None,
         order: SafetensorsTensor | None,
-        group_size: int | None,
         activation_scales: list[SafetensorsTensor],
     ) -> None:
-        super().__init__(module, weight.source, check_matrix(weight), _BITS, group_size)
+        super().__init__(module, weight.source, check_matrix(weight), _BITS, scheme.group_size)
+        self._scheme = scheme
         self._weight = weight
         self._scale = scale
         self._zero_point = zero_point
         self._order = order
         self._activation_scales = activation_scales
 
-    def read_integers(self) -> IntegerMatrix:
-        """See `IntegerTensor.read_integers`."""
+    def read_group_of(self) -> Tensor:
+        """See `IntegerTensor.read_group_of`."""
+        return read_groups(self._order, self._whole_shape[1], self._group_size, num_groups_of(self._scale))
+
+    def read_codes(self, rows: Sequence[range], columns: range) -> Tensor:
+        """See `IntegerTensor.read_codes`."""
+        stored = self._weight.sliced(TensorPart(tuple(rows), columns)).read()
+        return stored.view(torch.uint8) ^ _CENTER  # the sign bit: 128 is added
+
+    def read_scale_and_zero(self, rows: Sequence[range], groups: range) -> tuple[Tensor, Tensor]:
+        """See `IntegerTensor.read_scale_and_zero`."""
         check_activation_scales(self._activation_scales)
-        out_features, in_features = self.shape
-        scale = by_row(read_scale(self._scale), out_features)
-        zero = torch.zeros_like(scale)
-        if self._zero_point is not None:
-            zero = by_row(self._zero_point.read().float(), out_features)
-        return IntegerMatrix(
-            bits=_BITS,
-            codes=self._weight.read().view(torch.uint8) ^ _CENTER,  # the sign bit: 128 is added
-            scale=scale,
-            zero=zero + _CENTER,
-            group_of=read_groups(self._order, in_features, self._group_size, scale.shape[1]),
-        )
+        scale = by_row(read_scale(part_by_row(self._scale, rows, groups)), rows)
+        if self._zero_point is not None and self._scheme.is_symmetric:
+            check_no_zero_points(self._zero_point)
+        elif self._zero_point is not None:
+            return scale, by_row(part_by_row(self._zero_point, rows, groups).read().float(), rows) + _CENTER
+        return scale, torch.full_like(scale, _CENTER)

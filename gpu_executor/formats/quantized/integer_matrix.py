@@ -10,6 +10,9 @@ from torch import Tensor
 
 from ...kernels.layouts import GROUP_SIZE, Int4Weight, Int8Weight
 
+# Numbers that are worked out at a time: three times as many bytes as a matrix in float32 would else be in between.
+_CHUNK_VALUES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class IntegerMatrix:
@@ -29,10 +32,23 @@ class IntegerMatrix:
     zero: Tensor
     group_of: Tensor
 
-    def dequantize(self) -> Tensor:
-        """Return the matrix in float32: the difference is exact, the product rounded once."""
-        values = self.codes.float().sub_(self.zero.index_select(1, self.group_of))
-        return values.mul_(self.scale.index_select(1, self.group_of))
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the matrix; see `copy_to`."""
+        values = torch.empty(self.codes.shape, dtype=dtype)
+        self.copy_to(values)
+        return values
+
+    def copy_to(self, destination: Tensor) -> None:
+        """Write the matrix: differences are exact, products rounded to float32, and then to the destination's type.
+
+        Args:
+            destination: [out_features, in_features] of any float dtype.
+        """
+        num_rows = max(1, _CHUNK_VALUES // max(1, self.codes.shape[1]))
+        for begin in range(0, self.codes.shape[0], num_rows):
+            rows = slice(begin, begin + num_rows)
+            values = self.codes[rows].float().sub_(self.zero[rows].index_select(1, self.group_of))
+            destination[rows] = values.mul_(self.scale[rows].index_select(1, self.group_of))
 
     def to_grouped(self) -> Int4Weight | Int8Weight | None:
         """Return the canonical layout that holds the codes; None if none does, and the matrix must become a dense one.
@@ -49,7 +65,7 @@ class IntegerMatrix:
             codes, group_of = codes.index_select(1, order), group_of.index_select(0, order)
         in_features = codes.shape[1]
         groups = _group_of_each_32(group_of)
-        if groups is None or (self.bits > 4 and in_features % GROUP_SIZE):
+        if groups is None or not _holds_columns(in_features, self.bits):
             return None
         scale = self.scale.to(torch.float16)
         center = 0 if self.bits <= 4 else 128  # of the canonical codes, in these
@@ -65,9 +81,24 @@ class IntegerMatrix:
         return Int8Weight(signed, scale, minimum if has_minimum else None, permutation=permutation)
 
 
+def holds_groups(group_of: Tensor, bits: int) -> bool:
+    """Return whether `IntegerMatrix.to_grouped` has a layout for groups, whatever their scales are.
+
+    Args:
+        group_of: [in_features] int64, the group of each input channel.
+        bits: of a code.
+    """
+    ordered = group_of.sort().values
+    return _holds_columns(len(ordered), bits) and _group_of_each_32(ordered) is not None
+
+
 def even_groups(in_features: int, group_size: int | None) -> Tensor:
     """Return the group of each input channel where groups are runs of `group_size` channels; None: one group."""
     return torch.arange(in_features) // (group_size or in_features)
+
+
+def _holds_columns(in_features: int, bits: int) -> bool:
+    return bits <= 4 or in_features % GROUP_SIZE == 0
 
 
 def _order_by_group(group_of: Tensor) -> Tensor | None:
@@ -87,5 +118,5 @@ def _group_of_each_32(group_of: Tensor) -> Tensor | None:
 def _pack_nibbles(codes: Tensor) -> Tensor:
     """[rows, channels] -> [rows, channels / 2]: channels j and j + 16 of a group in byte j of it."""
     whole = F.pad(codes, (0, -codes.shape[1] % GROUP_SIZE))
-    halves = whole.view(codes.shape[0], -1, 2, GROUP_SIZE // 2)
-    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(codes.shape[0], -1)
+    halves = whole.view(len(whole), whole.shape[1] // GROUP_SIZE, 2, GROUP_SIZE // 2)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)

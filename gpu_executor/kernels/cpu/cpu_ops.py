@@ -10,7 +10,7 @@ from torch import Tensor
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
 from ..draws import DrawRow, OutputRows, RowLogprobs
-from ..layouts import DecoderWeights, LinearWeight, RotaryTable
+from ..layouts import DecoderWeights, LinearWeight, MixtureWeights, RotaryTable
 from ..ops import Ops
 from ..reference.kv_cache import copy_blocks
 from .engine import NativeEngine
@@ -131,7 +131,12 @@ class CpuOps(Ops):
         weights: DecoderWeights,
         kv_caches: Sequence[LayerKVCache],
         metadata: ForwardMetadata,
+        stream: Tensor | None = None,
     ) -> Tensor:
+        is_whole = self.ranks.size == 1 and weights.embedding is not None and weights.norm is not None
+        has_mixtures = any(isinstance(layer.mlp, MixtureWeights) for layer in weights.layers)
+        if not is_whole or has_mixtures:  # the native call knows whole dense models alone
+            return super().decoder(input_ids, weights, kv_caches, metadata, stream)
         decoder = self._decoders.get(id(weights))
         if decoder is None or decoder.kv_caches is not kv_caches:
             decoder = self._decoders[id(weights)] = NativeDecoder(self.engine, weights, kv_caches)

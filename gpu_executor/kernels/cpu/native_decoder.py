@@ -13,7 +13,7 @@ from pagewire.ipc.errors import EngineError, MachineError
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
-from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight
+from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, MLPWeights
 from .engine import NativeEngine
 from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight
@@ -39,6 +39,8 @@ class NativeDecoder:
         self._vectors: list[Tensor] = []  # what the views point to besides
         self._viewed: ForwardMetadata | None = None
         self._step_view = StepView()
+        assert weights.embedding is not None, "the native decoder runs whole models"
+        assert weights.norm is not None, "the native decoder runs whole models"
         self._hidden_size = weights.norm.shape[0]
         layers = (LayerView * len(weights.layers))(*(self._view(layer) for layer in weights.layers))
         view = DecoderView(
@@ -78,6 +80,7 @@ class NativeDecoder:
 
     def _view(self, layer: DecoderLayerWeights) -> LayerView:
         attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, MLPWeights), "mixtures are computed op by op"
         return LayerView(
             qkv=_linear(attention.qkv),
             output=_linear(attention.output),

@@ -78,6 +78,21 @@ def test_dtype_is_that_of_the_matrices() -> None:
     assert load_model_config(tiny_gguf("llama", "F16", embedding_quant="Q8_0").path).dtype == "quantized"
 
 
+@pytest.mark.parametrize(
+    ("quants", "packed_type"),
+    [
+        ({"quant": "Q4_1", "embedding_quant": "Q8_0"}, "Q4_1"),
+        ({"quant": "Q4_0", "value_quant": "Q8_0"}, "Q4_0"),
+        ({"quant": "F16", "embedding_quant": "Q8_0"}, "F16"),
+        ({"quant": "F16"}, None),
+    ],
+)
+def test_packed_file_is_named_by_the_type_of_most_of_its_layers(
+    quants: dict[str, str], packed_type: str | None
+) -> None:
+    assert load_model_config(tiny_gguf("llama", **quants).path).packed_type == packed_type
+
+
 @pytest.mark.slow  # the import of transformers
 def test_llama3_scaling_is_read_as_its_factors() -> None:
     from transformers import AutoConfig

@@ -11,8 +11,10 @@ import pytest
 import zmq
 
 from pagewire.engine_core.executor_client import ExecutorGroup
+from pagewire.engine_core.executor_placer import LocalPlacer
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir
+from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.steps import ExecuteStep
 from tests.support.children import is_alive, make_importable
 
@@ -24,27 +26,33 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExecutorGroup]:
     """A process that never opens its socket: what the core sees of an executor that dies while it starts."""
     make_importable(monkeypatch)
     runtime_dir, context = RuntimeDir(), zmq.Context[zmq.Socket[bytes]]()
-    group = ExecutorGroup(
-        context, runtime_dir, EngineConfig(), zmq.Poller(), core_epoch=1, epoch=1, module="tests.support.idle_child"
-    )
+    config = EngineConfig()
+    placer = LocalPlacer(context, runtime_dir, config, core_epoch=1, module="tests.support.idle_child")
+    group = ExecutorGroup(placer, config, zmq.Poller(), epoch=1)
     yield group
     group.kill()
     context.term()
     runtime_dir.remove()
 
 
+def process_of(group: ExecutorGroup) -> ChildProcess:
+    ((_, _, process),) = group._ranks.values()
+    assert isinstance(process, ChildProcess)
+    return process
+
+
 def test_executor_that_dies_before_it_is_reached_is_named(group: ExecutorGroup) -> None:
-    assert group.find_death() is None
-    (process,) = group._processes
+    assert group.find_deaths() == []
+    process = process_of(group)
     os.kill(process.pid, signal.SIGKILL)
     assert select.select([process.death_fd], [], [], DEADLINE_S)[0]
-    assert group.find_death() == ("executor 0 was killed by signal 9 (out of memory?)", True)
+    assert group.find_deaths() == [(0, "executor 0 was killed by signal 9 (out of memory?)", -9)]
     group.send(ExecuteStep(executor_epoch=1, step_id=1))  # does not wait for a peer
     assert list(group.drain()) == []
 
 
 def test_killed_group_is_reaped_without_waiting_and_leaves_nothing_to_poll(group: ExecutorGroup) -> None:
-    (process,) = group._processes
+    process = process_of(group)
     os.kill(process.pid, signal.SIGSTOP)
     group.begin_kill()
     assert select.select([process.death_fd], [], [], DEADLINE_S)[0]
@@ -54,7 +62,7 @@ def test_killed_group_is_reaped_without_waiting_and_leaves_nothing_to_poll(group
 
 
 def test_stopped_process_holds_up_an_ordered_stop_for_a_moment_only(group: ExecutorGroup) -> None:
-    (process,) = group._processes
+    process = process_of(group)
     os.kill(process.pid, signal.SIGSTOP)
     group.stop()
     assert not is_alive(process.pid)

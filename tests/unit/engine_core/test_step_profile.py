@@ -27,7 +27,7 @@ def traced(path: Path, num_steps: int = 100) -> tuple[EngineDriver, Silent, Step
     ticks = count(step=1000)
     trace = StepTrace(str(path), "core", num_steps=num_steps, clock=lambda: next(ticks))
     driver, outside = build_driver(), Silent()
-    trace_core(trace, driver.engine, outside, Silent(), outside)  # type: ignore[arg-type]
+    trace_core(trace, driver.engine, outside, Silent(), outside, max_steps_in_flight=2)  # type: ignore[arg-type]
     return driver, outside, trace
 
 

@@ -20,7 +20,7 @@ from pagewire.gpu_executor.compute_dtype import (
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.ipc.errors import ConfigError
-from tests.support.tiny_model import tiny_checkpoint
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -125,6 +125,12 @@ def test_kernels_with_float32_activations_keep_weights_as_they_are_stored(
     assert dtype == weights
     assert compute_dtype(dtype, ops) == torch.float32
     assert describe_dtypes(dtype, config, ops) == description
+
+
+def test_type_of_a_packed_gguf_file_is_named() -> None:
+    config = load_model_config(tiny_gguf("llama", "Q4_1", embedding_quant="Q8_0").path)
+    dtype = resolve_dtype("auto", config, CPU, Float32Ops(), has_bfloat16=True)
+    assert describe_dtypes(dtype, config, Float32Ops()) == "float32 with Q4_1 weights"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pagewire.ipc.outputs import (
     EngineInfo,
     FinishReason,
     Goodbye,
+    PrefixCacheChanges,
     Ready,
     RequestEnd,
     RequestStart,
@@ -42,6 +43,7 @@ from pagewire.ipc.requests import (
     Ping,
     ResumedChild,
     TokenInputs,
+    WatchPrefixCache,
 )
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import (
@@ -80,6 +82,7 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
     (client_messages, AbortRequests(request_ids=[1], children=[(2, 1)])),
     (client_messages, CallUtility(call_id=1, method="m", args=[1, 1.5, "x", True, None])),
     (client_messages, Ping()),
+    (client_messages, WatchPrefixCache()),
     (core_messages, Ready(protocol_version=1, core_epoch=3, info=INFO)),
     (core_messages, StepOutputs(
         accepted=[7], starts=[RequestStart(request_id=7, num_cached_tokens=16, prompt_logprobs=[LOGPROBS])],
@@ -89,6 +92,7 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
     )),
     (core_messages, UtilityResult(call_id=1, result={"a": [1, None]})),
     (core_messages, Ping()),
+    (core_messages, PrefixCacheChanges(stored=[1, 2**64 - 1], evicted=[3], is_snapshot=True)),
     (core_messages, Goodbye(error=ERROR)),
     (to_executor, LoadModel(executor_epoch=1, config=EngineConfig(), num_blocks=5)),
     (to_executor, ExecuteStep(

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, ParallelConfig, SchedulerConfig, StepLimits
+from pagewire.ipc.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig, StepLimits
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.parallel_config import ParallelConfig
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,10 @@ from pagewire.ipc.errors import ConfigError
         (CacheConfig, {"num_gpu_blocks_override": 0}, "--num-gpu-blocks-override 0"),
         (SchedulerConfig, {"max_num_seqs": 0}, "--max-num-seqs 0"),
         (SchedulerConfig, {"max_num_batched_tokens": 0}, "--max-num-batched-tokens 0"),
-        (ParallelConfig, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 is not supported yet"),
+        (ParallelConfig, {"tensor_parallel_size": 0}, "--tensor-parallel-size 0"),
         (ParallelConfig, {"pipeline_parallel_size": 0}, "--pipeline-parallel-size 0"),
+        (ParallelConfig, {"node_rank": 1}, "--node-rank 1"),
+        (ParallelConfig, {"master_port": 65536}, "--master-port 65536"),
     ],
 )
 def test_a_value_that_can_not_be_met_is_refused_by_its_flag(cls: type, values: dict[str, object], part: str):

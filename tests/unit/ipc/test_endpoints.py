@@ -11,6 +11,7 @@ from pagewire.ipc.endpoints import (
     RuntimeDir,
     check_address,
     check_listen_address,
+    core_address,
     ipc_path,
     is_in_use,
     reachable_address,
@@ -141,11 +142,17 @@ def test_a_directory_too_deep_for_a_socket_is_refused_and_left_clean(tmp_path: P
     assert list(deep.iterdir()) == []
 
 
-def test_sockets_of_a_killed_cores_executors_are_removed_and_no_others():
+def test_files_of_a_killed_cores_executors_are_removed_and_no_others():
     runtime = RuntimeDir()
-    names = {"core.sock", "executor-1-1-0.sock", "executor-1-2-0.sock", "executor-11-1-0.sock", "executor-2-1-0.sock"}
-    for name in names:
+    of_core_1 = {"executor-1-1-0.sock", "executor-1-2-0.sock", runtime.rendezvous_path(core_epoch=1, epoch=2).name}
+    of_others = {"core.sock", "executor-11-1-0.sock", "executor-2-1-0.sock", runtime.rendezvous_path(11, 1).name}
+    for name in of_core_1 | of_others:
         (runtime.path / name).touch()
     runtime.remove_executors(core_epoch=1)
-    assert {path.name for path in runtime.path.iterdir()} == {name for name in names if "executor-1-" not in name}
+    assert {path.name for path in runtime.path.iterdir()} == of_others
     runtime.remove()
+
+
+def test_cores_of_one_engine_listen_side_by_side():
+    assert [core_address("ipc:///tmp/a.sock", rank) for rank in (0, 1)] == ["ipc:///tmp/a.sock", "ipc:///tmp/a.sock.1"]
+    assert [core_address("tcp://[::1]:5000", rank) for rank in (0, 2)] == ["tcp://[::1]:5000", "tcp://[::1]:5002"]

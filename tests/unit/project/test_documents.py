@@ -9,6 +9,7 @@ import pytest
 
 from pagewire.frontend.cli.flags import engine_flags, server_flags
 from pagewire.version import __version__
+from tools import scaling_table
 from tools.flags_table import BEGIN, DOCUMENTS, with_table
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,6 +19,12 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_table_of_flags_is_current(name: str):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert with_table(text) == text, "run python -m tools.flags_table"
+
+
+def test_the_tables_of_placements_are_current():
+    text = scaling_table.DOCUMENT.read_text(encoding="utf-8")
+    assert "| H100 | bfloat16 | 8 x 2 |" in text
+    assert scaling_table.with_tables(text) == text, "run python -m tools.scaling_table"
 
 
 def test_the_command_line_page_shows_the_table():

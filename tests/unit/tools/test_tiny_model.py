@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 from tools.make_tiny_model import main
-from tools.tiny_model.gguf_writer import GGUF_TYPES, write_gguf
+from tools.tiny_model.gguf_writer import write_gguf
 from tools.tiny_model.hugging_face import write_hugging_face
 from tools.tiny_model.small_quants import PACKERS
-from tools.tiny_model.spec import FAMILIES, Family, TinyModelSpec
+from tools.tiny_model.spec import FAMILIES, GGUF_TYPES, Family, TinyModelSpec
 from tools.tiny_model.tokenizer import build_tokenizer
 
 # The step of a type's grid relative to the largest value, with room for rounded scales.

@@ -7,10 +7,10 @@ import pytest
 
 from pagewire.checkpoint.estimate.answer import Question, answer
 from pagewire.checkpoint.estimate.devices import COMMON_DEVICES, find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.weights import format_bits
+from pagewire.checkpoint.placement import Placement
 from pagewire.ipc.errors import ConfigError
 
 OF_8B = Question(

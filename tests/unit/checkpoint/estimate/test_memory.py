@@ -7,10 +7,10 @@ import pytest
 
 from pagewire.checkpoint.estimate.devices import find_device
 from pagewire.checkpoint.estimate.memory import plan_memory
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.weights import format_bits
+from pagewire.checkpoint.placement import Placement
 
 
 def served(shape: str, kv_bytes: int = 2) -> Served:

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from pagewire.checkpoint.estimate.devices import find_device
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.roofline import (
     OpCost,
     Work,
@@ -16,12 +15,14 @@ from pagewire.checkpoint.estimate.roofline import (
     kv_bytes_per_token,
     layer_costs,
     prefill,
+    stage_costs,
     step_seconds,
 )
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.weights import format_bits
 from pagewire.checkpoint.model_config import LayerKind
+from pagewire.checkpoint.placement import Placement
 
 FP16 = KVLayout(name="float16", bytes_a_value=2)
 OF_8B = Served(model=SHAPES["llama-3.1-8b"].config, bits=format_bits("bfloat16"), kv=FP16)
@@ -109,7 +110,8 @@ def test_each_op_takes_the_larger_of_its_bytes_and_its_operations() -> None:
     small = OpCost(name="small", count=3, num_bytes=4.8e9, operations=989e6)
     large = OpCost(name="large", count=3, num_bytes=4.8e6, operations=989e9)
     far = OpCost(name="far", count=3, num_bytes=4.8e6, operations=0, link_bytes=450e6)
-    assert [cost.seconds(H200) for cost in (small, large, far)] == pytest.approx([3e-3] * 3)
+    assert [cost.seconds(H200) for cost in (small, large)] == pytest.approx([3e-3] * 2)
+    assert far.seconds(H200) == pytest.approx(3e-3 + 3 * H200.link_delay_s)
     assert [cost.bound_by(H200) for cost in (small, large, far)] == ["memory", "compute", "link"]
 
 
@@ -137,7 +139,26 @@ def test_two_devices_take_half_and_what_they_tell_each_other() -> None:
 def test_stages_pass_a_step_on() -> None:
     work = decode(8, 1024)
     alone, staged = (step_seconds(OF_70B, placement, work, H200) for placement in (ALONE, Placement(pp=4)))
-    assert staged == pytest.approx(alone, rel=1e-6)
+    (hand_over,) = stage_costs(OF_70B, Placement(pp=4), work)
+    assert hand_over.count == 3
+    assert hand_over.link_bytes == 8 * 8192 * 2
+    assert staged == pytest.approx(alone + hand_over.seconds(H200), rel=1e-6)
+    assert stage_costs(OF_70B, ALONE, work) == ()
+
+
+@pytest.mark.parametrize(("placement", "is_between"), [(Placement(tp=4, pp=2), False), (Placement(tp=8, pp=2), True)])
+def test_stages_are_on_other_machines_if_one_is_too_small_for_all(placement: Placement, is_between: bool) -> None:
+    (hand_over,) = stage_costs(OF_70B, placement, decode(8, 1024))
+    assert hand_over.between_machines is is_between
+    near, far = (hand_over.link_bytes / rate for rate in (H200.link_bandwidth, H200.machine_bandwidth))
+    expected = far + H200.machine_delay_s if is_between else near + H200.link_delay_s
+    assert hand_over.seconds(H200) == pytest.approx(expected)
+
+
+def test_sums_of_more_devices_than_a_machine_has_go_between_machines() -> None:
+    work = decode(1, 1024)
+    assert not cost_of("sums between devices", OF_70B, work, Placement(tp=8)).between_machines
+    assert cost_of("sums between devices", OF_70B, work, Placement(tp=16)).between_machines
 
 
 def test_lower_bits_lower_bytes_and_not_operations() -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from pagewire.checkpoint.estimate.devices import find_device
 from pagewire.checkpoint.estimate.memory import plan_memory
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.served import KVLayout, Served
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.sizing import Demand, Option, compare_options, least_option
 from pagewire.checkpoint.estimate.weights import WeightFormat, format_bits
+from pagewire.checkpoint.placement import Placement
 
 ONE = Demand(num_requests=1, context=4096)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagewire.checkpoint.estimate.placement import Placement
 from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.stored_format import stored_bits
 from pagewire.checkpoint.estimate.weights import format_bits, weight_bytes
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.placement import Placement
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights

@@ -47,6 +47,10 @@ def read(*groups: Json, **keys: Any) -> QuantizationConfig:
         ("pack-quantized", INT8 | {"strategy": None, "group_size": -1}, PackedIntScheme(
             bits=8, group_size=None, is_symmetric=True)),
         ("pack-quantized", INT4 | {"actorder": "weight"}, PACKED_4),
+        ("pack-quantized", INT4 | {"actorder": "Static"}, PACKED_4),
+        ("pack-quantized", INT4 | {"actorder": False}, PACKED_4),
+        ("pack-quantized", INT4 | {"actorder": True}, PackedIntScheme(
+            bits=4, group_size=32, is_symmetric=True, has_permutation=True)),
         ("pack-quantized", INT4 | {"actorder": "group"}, PackedIntScheme(
             bits=4, group_size=32, is_symmetric=True, has_permutation=True)),
         ("int-quantized", INT8, Int8Scheme(group_size=None, is_symmetric=True)),
@@ -56,6 +60,8 @@ def read(*groups: Json, **keys: Any) -> QuantizationConfig:
         ("float-quantized", FP8 | {"strategy": "tensor"}, Fp8Scheme(granularity="tensor")),
         ("naive-quantized", FP8 | {"strategy": "block", "block_structure": [128, 128]}, Fp8Scheme(
             granularity="block", block_shape=(128, 128))),
+        ("float-quantized", FP8 | {"strategy": "block", "block_structure": "64x128"}, Fp8Scheme(
+            granularity="block", block_shape=(64, 128))),
         ("dense", FP8, None),
     ],
 )  # fmt: skip
@@ -131,6 +137,10 @@ def test_8_bit_keys_and_values_are_no_fault() -> None:
         (INT4 | {"group_size": None}, {}, r"lacks the key .*weights\.group_size"),
         (INT4 | {"strategy": "tensor_group"}, {}, r"weights\.strategy is 'tensor_group'"),
         (INT8 | {"actorder": "group"}, {}, r"weights\.actorder gives channels to groups"),
+        (INT4 | {"actorder": "channel"}, {}, r"weights\.actorder is 'channel'; readable are group, dynamic, weight"),
+        (INT4 | {"actorder": 1.5}, {}, r"weights\.actorder is 1\.5"),
+        (FP8 | {"strategy": "block", "block_structure": "128x"}, {"format": "float-quantized"},
+         r"block_structure must be a block's rows and columns, like \[128, 128\], is '128x'"),
         (INT8 | {"dynamic": True}, {}, r"weights\.dynamic must be false"),
         (FP8 | {"num_bits": 4}, {"format": "float-quantized"}, r"weights\.num_bits is 4; readable floats have 8"),
         (FP8 | {"strategy": "group"}, {"format": "float-quantized"}, r"weights\.strategy is 'group'"),

@@ -80,7 +80,9 @@ def test_what_is_not_supported_is_refused_by_its_key(config: Any, keys: dict[str
 @pytest.mark.parametrize("config", [gptq, awq])
 def test_output_layer_is_plain_unless_said(config: Any) -> None:
     assert config().scheme_of("lm_head") is None
-    assert gptq(lm_head=True).scheme_of("lm_head") is not None
+    assert config(lm_head=False).scheme_of("lm_head") is None
+    assert config(lm_head=True).scheme_of("lm_head") == config().scheme_of(DOWN)
+    assert config(lm_head=True, modules_to_not_convert=["lm_head"]).scheme_of("lm_head") is None
     assert gptq(lm_head=True, modules_in_block_to_quantize=["q_proj"]).scheme_of("lm_head") is not None
 
 

@@ -78,6 +78,7 @@ def hub() -> Iterator[FakeHub]:
             {"tiny-Q4_K_M.gguf": b"not fetched", "tiny-f16.gguf": gguf, "config.json": b"{}"} | split
         ),
         "acme/pickled": FakeRepo({"config.json": b"{}", "pytorch_model.bin": b"pickle"}),
+        "acme/tiny-GPTQ": FakeRepo(sharded | {"quantize_config.json": b'{"bits": 4, "group_size": 32}'}),
     }
     with FakeHub(repos) as hub:
         yield hub
@@ -109,6 +110,14 @@ def test_of_a_configuration_nothing_else_is_fetched(hub: FakeHub, resolve: Resol
     assert load_model_config(Path(model["path"])).architecture == "Qwen2ForCausalLM"
     assert hub.downloaded() == ["config.json"]
     assert resolve("config of acme/tiny", HF_HUB_OFFLINE="1") == [model]
+
+
+def test_of_a_configuration_the_older_file_of_its_quantization_is_fetched_too(hub: FakeHub, resolve: Resolver) -> None:
+    [model] = resolve("config of acme/tiny-GPTQ")
+    quantization = load_model_config(Path(model["path"])).quantization
+    assert quantization is not None
+    assert quantization.method == "gptq"
+    assert sorted(hub.downloaded()) == ["config.json", "quantize_config.json"]
 
 
 def test_revision_selects_its_own_files(resolve: Resolver) -> None:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.engine_core.kv.block_hash import BlockDigest
 from pagewire.engine_core.kv.block_pool import BlockPool
 from pagewire.engine_core.kv.prefix_cache import PrefixCache
+from pagewire.ipc.block_hash import BlockDigest
 
 
 def build_pool(num_blocks=6):

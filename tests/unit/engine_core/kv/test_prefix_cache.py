@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from pagewire.engine_core.kv.block_hash import BlockDigest
 from pagewire.engine_core.kv.free_queue import Block
 from pagewire.engine_core.kv.prefix_cache import PrefixCache
+from pagewire.ipc.block_hash import BlockDigest
 
 
 def digests(count):

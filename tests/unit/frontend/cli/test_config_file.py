@@ -33,6 +33,15 @@ def test_an_empty_file_and_an_empty_value_give_nothing(tmp_path: Path):
     assert read(tmp_path, "port:\n") == {}
 
 
+def test_flag_that_asks_for_what_is_done_anyway_gives_nothing_but_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert read(tmp_path, "task: generate\nport: 1\n") == {"port": 1}
+    assert "config.yaml, --task generate is what it does anyway" in capsys.readouterr().err
+    with pytest.raises(click.UsageError, match="task: --task is not supported yet"):
+        read(tmp_path, "task: embed")
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

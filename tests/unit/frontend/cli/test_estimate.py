@@ -54,13 +54,6 @@ def test_underscores_units_and_json(capsys: pytest.CaptureFixture[str]):
     assert json.loads(text)["question"]["context_len"] == 8192
 
 
-def test_what_more_devices_would_need_of_this_version_is_said(capsys: pytest.CaptureFixture[str]):
-    _, text = asked(capsys, "llama-3.1-70b", "--gpu", "h200", "--tp", "2")
-    assert "Not served by this version" in text
-    _, text = asked(capsys, "llama-3.1-8b", "--gpu", "h200")
-    assert "Not served by this version" not in text
-
-
 @pytest.mark.parametrize(
     ("args", "part"),
     [

@@ -127,6 +127,28 @@ def test_the_exit_code_is_the_launchers():
     assert run(["serve"], RecordingLauncher(exit_code=3)) == 3
 
 
+@pytest.mark.parametrize(
+    "args", [("--task", "generate"), ("--task=Generate",), ("--runner", "auto"), ("--convert=none",)]
+)
+def test_flag_that_asks_for_what_is_done_anyway_is_taken_and_named(
+    args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+):
+    engine_config, _ = serve(*args, "--max-num-seqs", "4", "m")
+    assert (engine_config.model.model, engine_config.scheduler.max_num_seqs) == ("m", 4)
+    flag, _, value = " ".join(args).replace("=", " ").partition(" ")
+    assert capsys.readouterr().err == f"pagewire: {flag} {value} is what it does anyway; the flag can be left out.\n"
+
+
+def test_such_a_flag_with_another_value_or_none_is_refused(capsys: pytest.CaptureFixture[str]):
+    for args in (("--task", "embed"), ("--runner=pooling",), ("--task",)):
+        assert "it generates text, and does not embed, pool or score" in refuse(capsys, "serve", *args)
+
+
+@pytest.mark.parametrize("arg", ["-ngl", "-ngl=99"])
+def test_unknown_flag_of_one_dash_and_several_letters_is_named_whole(arg: str, capsys: pytest.CaptureFixture[str]):
+    assert "-ngl is not needed: all layers are on the device" in refuse(capsys, "serve", arg, "99")
+
+
 def test_what_the_machine_lacks_is_exit_code_1_and_one_line(capsys: pytest.CaptureFixture[str]):
     assert run(["serve"], RecordingLauncher(error=MachineError("port 8000\nis taken"))) == 1
     assert capsys.readouterr().err == "pagewire: error: port 8000 is taken\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Awaitable, Callable
 from itertools import count
@@ -7,10 +8,11 @@ from itertools import count
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.test_utils import TestServer
 
 from pagewire.frontend.bench.dataset.datasets import SampleRequest
-from pagewire.frontend.bench.serving.client import BenchClient, StreamBroken, StreamRecorder
+from pagewire.frontend.bench.serving.client import BenchClient, StreamBroken, StreamRecorder, describe_failure
 from pagewire.frontend.bench.serving.config import BenchServeConfig
 from pagewire.frontend.bench.serving.metrics import RequestOutcome
 
@@ -152,3 +154,23 @@ async def test_a_connection_that_breaks_is_an_outcome():
 
     outcome, _ = await measure(break_off)
     assert "ClientPayloadError" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 9)"), "Connection refused"),
+        (OSError(-2, "Name or service not known"), "Name or service not known"),
+        (OSError("Multiple exceptions: a, b"), "Multiple exceptions: a, b"),
+    ],
+)
+def test_failed_connection_is_described_by_its_cause(cause: OSError, text: str):
+    key = ConnectionKey("host", 9, False, True, None, None, None)
+    assert "ssl:default" in str(aiohttp.ClientConnectorError(key, cause))
+    assert describe_failure(aiohttp.ClientConnectorError(key, cause)) == text
+
+
+def test_certificate_that_does_not_fit_is_described_by_its_cause():
+    key = ConnectionKey("host", 9, True, True, None, None, None)
+    error = aiohttp.ClientConnectorCertificateError(key, ValueError("certificate has expired"))
+    assert describe_failure(error) == "certificate has expired"

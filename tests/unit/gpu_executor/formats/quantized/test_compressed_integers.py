@@ -74,9 +74,10 @@ def test_one_scale_for_all_is_every_rows(tmp_path: Path) -> None:
         torch.testing.assert_close(unpacked(tensors["weight"]).double(), layer.values.repeat(5, 1))
 
 
-def test_order_of_minus_ones_means_runs_of_channels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", [0, -1])
+def test_order_of_zeros_or_minus_ones_means_runs_of_channels(tmp_path: Path, entry: int) -> None:
     layer = packed_int(matrix(8, 64), bits=4, group_size=32)
-    layer.tensors["weight_g_idx"] = torch.full((64,), -1, dtype=torch.int32)
+    layer.tensors["weight_g_idx"] = torch.full((64,), entry, dtype=torch.int32)
     check(tmp_path, layer, PackedIntScheme(bits=4, group_size=32, is_symmetric=True, has_permutation=True), 4)
 
 
@@ -88,11 +89,28 @@ def test_groups_that_no_layout_holds_become_a_plain_matrix(tmp_path: Path) -> No
     torch.testing.assert_close(weight.weight.double(), layer.values, rtol=2**-23, atol=0)
 
 
-def test_scale_of_8_bit_activations_is_taken_and_zero_points_of_symmetric_bytes_too(tmp_path: Path) -> None:
+def test_scale_of_8_bit_activations_is_taken(tmp_path: Path) -> None:
     layer = with_input_scale(int8(matrix(8, 64)))
     layer.tensors["input_zero_point"] = torch.zeros(1, dtype=torch.int8)
-    layer.tensors["weight_zero_point"] = torch.zeros(8, 1, dtype=torch.int8)
     check(tmp_path, layer, Int8Scheme(group_size=None, is_symmetric=True, has_static_activations=True), 8)
+
+
+@pytest.mark.parametrize("group_size", [32, None])
+@pytest.mark.parametrize("writer", [packed_int, int8])
+def test_zero_points_of_symmetric_weights_may_be_stored_and_are_zeros(
+    tmp_path: Path, writer: Callable[..., StoredLayer], group_size: int | None
+) -> None:
+    bits: Options = {"bits": 4} if writer is packed_int else {}
+    scheme_of = PackedIntScheme if writer is packed_int else Int8Scheme
+    scheme = scheme_of(group_size=group_size, is_symmetric=True, **bits)
+    layer = writer(matrix(8, 64), group_size=group_size, **bits)
+    zeros = torch.zeros(layer.tensors["weight_scale"].shape, dtype=torch.int8)
+    layer.tensors["weight_zero_point"] = zeros
+    check(tmp_path, layer, scheme, 4 if bits else 8)
+    zeros[3, 0] = 1
+    message = r"down_proj\.weight_zero_point'.*holds zero points other than 0.*symmetric must be false"
+    with open_layer(tmp_path, layer.tensors, scheme) as tensors, pytest.raises(ConfigError, match=message):
+        tensors["weight"].read_matrix(None)
 
 
 PACKED = PackedIntScheme(bits=4, group_size=32, is_symmetric=False, has_permutation=True)
@@ -162,7 +180,11 @@ def test_wrong_parts_of_bytes_are_named_before_any_is_read(
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("weight_g_idx", torch.full((64,), 2, dtype=torch.int32), r"names groups beyond the 2"),
+        (
+            "weight_g_idx",
+            torch.full((64,), 2, dtype=torch.int32),
+            r"gives input channel 0 to group 2; there are groups 0 to 1",
+        ),
         ("weight_scale", torch.full((8, 2), torch.nan), r"holds a scale that is no finite number"),
     ],
 )

@@ -96,9 +96,10 @@ def test_zero_points_that_no_symmetric_layer_has_are_refused(tmp_path: Path, zer
 
 def test_groups_are_runs_of_channels_where_nothing_else_is_stored(tmp_path: Path) -> None:
     check(tmp_path, gptq(matrix(), has_group_index=False), scheme())
-    zeros = gptq(matrix())
-    zeros.tensors["g_idx"].zero_()
-    check(tmp_path, zeros, scheme())
+    for entry in (0, -1):
+        unordered = gptq(matrix())
+        unordered.tensors["g_idx"].fill_(entry)
+        check(tmp_path, unordered, scheme())
 
 
 @pytest.mark.parametrize("group", [-1, 8])

@@ -114,6 +114,9 @@ CASES: dict[str, tuple[Callable[[str], Writer | None], Json, Json]] = {
         compressed("int-quantized", {"strategy": "channel"}, ignore=()),
         {},
     ),
+    "fp8, output layer too": (
+        lambda module: None if module == "model.embed_tokens" else fp8, {"quant_method": "fp8", "lm_head": True}, {}
+    ),
     "fused layers of many kinds": (mixed_fused_layers, MIXED, {}),
 }  # fmt: skip
 

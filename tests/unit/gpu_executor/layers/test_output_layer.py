@@ -9,7 +9,8 @@ import torch
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.layers.build_context import BuildContext
-from pagewire.gpu_executor.layers.embedding import OutputLayer, VocabEmbedding
+from pagewire.gpu_executor.layers.embedding import VocabEmbedding
+from pagewire.gpu_executor.layers.output_layer import OutputLayer
 from pagewire.gpu_executor.quantization.dense import DenseMethod
 from tests.support.tiny_model import tiny_checkpoint
 

@@ -6,7 +6,7 @@ import msgspec
 
 from pagewire.ipc.errors import ConfigError
 
-from ..model_config import ModelConfig
+from .model_config import ModelConfig
 
 DEVICES_A_MACHINE = 8
 """Beyond so many, links between machines are too slow for a layer to be shared: layers are put one after another."""
@@ -28,12 +28,22 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """All of them."""
         return self.tp * self.pp
 
+    @property
+    def shares_layers_between_machines(self) -> bool:
+        """Whether devices that share a layer are too many for one machine."""
+        return self.tp > DEVICES_A_MACHINE
+
+    @property
+    def has_stages_between_machines(self) -> bool:
+        """Whether a stage hands on to one on another machine."""
+        return self.pp > 1 and self.num_devices > DEVICES_A_MACHINE
+
 
 def check_placement(model: ModelConfig, placement: Placement) -> None:
     """Refuse a number of devices that the model's shapes can't be divided by.
 
     Raises:
-        ConfigError: the message says by what the shape can be divided.
+        ConfigError: the message names the numbers that the model can be divided by.
     """
     fault = _fault(model, placement)
     if fault is not None:
@@ -59,13 +69,18 @@ def layers_a_stage(model: ModelConfig, placement: Placement) -> int:
 
 def _fault(model: ModelConfig, placement: Placement) -> str | None:
     tp, pp = placement.tp, placement.pp
-    if model.num_heads % tp or model.intermediate_size % tp:
+    if not _can_share_layers(model, tp):
+        possible = ", ".join(str(size) for size in range(1, model.num_heads + 1) if _can_share_layers(model, size))
         return (
-            f"--tp {tp}: neither part may be cut, and the model has {model.num_heads} heads and "
-            f"{model.intermediate_size} channels between; give a number that divides both."
+            f"--tp {tp}: the model's {model.num_heads} heads and the {model.intermediate_size} channels between its "
+            f"projections must be divided by it, and its {model.num_kv_heads} KV heads divided or repeated; "
+            f"possible are {possible}."
         )
-    if model.num_kv_heads % tp and tp % model.num_kv_heads:
-        return f"--tp {tp}: the model's {model.num_kv_heads} KV heads can be neither divided by it nor repeated to it."
     if pp > model.num_layers:
         return f"--pp {pp}: the model has {model.num_layers} layers; give at most as many."
     return None
+
+
+def _can_share_layers(model: ModelConfig, tp: int) -> bool:
+    are_parts_whole = model.num_heads % tp == 0 and model.intermediate_size % tp == 0
+    return are_parts_whole and (model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0)

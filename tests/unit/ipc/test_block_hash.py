@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.engine_core.kv.block_hash import NO_PARENT, block_digest, cache_extras, extend_digests
+from pagewire.ipc.block_hash import NO_PARENT, block_digest, block_key, cache_extras, extend_digests
 
 _token_lists = st.lists(st.integers(0, 2**32 - 1), max_size=4)
 
@@ -54,3 +54,8 @@ def test_digests_grow_with_the_tokens_and_carry_the_extras_on():
     extend_digests(unsalted, [1, 2, 3, 4], 2, (), 2)
     assert digests == [first := block_digest(NO_PARENT, [1, 2], extras), block_digest(first, [3, 4])]
     assert not set(digests) & set(unsalted)
+
+
+def test_key_is_the_head_of_the_digest():
+    digest = block_digest(NO_PARENT, [1, 2, 3])
+    assert block_key(digest) == int.from_bytes(digest[:8], "little") < 2**64

@@ -1,4 +1,7 @@
-"""The identity of a full block's content: a digest chained over everything that its KV depends on."""
+"""The identity of a full block's content: a digest chained over everything that its KV depends on.
+
+The core finds blocks by it; clients that divide requests among cores make the same digests, to know who has which.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ Extras = tuple[tuple[str, str], ...]
 NO_PARENT = BlockDigest(b"")
 
 _DIGEST_BYTES = 32
+_KEY_BYTES = 8
 _PERSON = b"pagewire.kv.v1"  # no digest made for another purpose can be equal to one of ours
 
 
@@ -64,3 +68,11 @@ def extend_digests(
             digests.append(block_digest(NO_PARENT, block_tokens, extras))
         else:
             digests.append(block_digest(digests[-1], block_tokens))
+
+
+def block_key(digest: BlockDigest) -> int:
+    """Return the 64 bits of a digest by which processes tell each other what is cached.
+
+    They are for guesses alone: two blocks of equal keys are never taken for each other where KV is shared.
+    """
+    return int.from_bytes(digest[:_KEY_BYTES], "little")

@@ -1,0 +1,139 @@
+"""Where executors run: who starts a rank's process, how the core speaks to it, and what tells of its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import zmq
+
+from pagewire.ipc.channels import PairChannel, connect_executor
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.endpoints import RuntimeDir, ipc_path
+from pagewire.ipc.process import ChildProcess
+from pagewire.ipc.steps import FromExecutor, RankPlacement
+
+
+class RankProcess(Protocol):
+    """A rank's process as its group sees it; `ipc.process.ChildProcess` is one, for a process of this host."""
+
+    name: str
+    """For logs and error texts: "executor 1"."""
+
+    @property
+    def death_fd(self) -> int:
+        """A descriptor that becomes readable when the process is dead."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def ask_to_stop(self) -> None:
+        """Order it to stop; returns at once."""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; return the exit code, None if it still runs after `timeout_s`."""
+
+    def begin_kill(self) -> None:
+        """Kill it without waiting for its end; one that has ended is left alone."""
+
+    def kill(self) -> None:
+        """Kill it and wait for its end; releases what `close` releases."""
+
+    def close(self) -> None:
+        """Release what the core holds of it; it must be dead."""
+
+
+class PlacedRank(NamedTuple):
+    """A rank that was started.
+
+    Attributes:
+        placement: goes into its `LoadModel`.
+        channel: what the core says to it; queues what is said before the process listens.
+        process: its process.
+    """
+
+    placement: RankPlacement
+    channel: PairChannel[FromExecutor]
+    process: RankProcess
+
+
+class ExecutorPlacer(Protocol):
+    """Starts the ranks of one epoch after the other."""
+
+    def place(self, epoch: int) -> list[PlacedRank]:
+        """Start fresh processes on fresh sockets, one a rank, and return them by rank. Does not wait for any of them.
+
+        Args:
+            epoch: of the group; no two calls have the same.
+        """
+
+    def clear(self, epoch: int) -> None:
+        """Remove the files of an epoch whose processes were killed: those leave them behind. Clearing twice is fine."""
+
+
+class LocalPlacer:
+    """Starts all ranks as children of this process.
+
+    Every epoch gets its own socket paths, because a stopped process would keep a PAIR socket from its successor.
+
+    Args:
+        context: the core's ZeroMQ context.
+        runtime_dir: where the sockets go.
+        config: says how many ranks there are, and how many engines share this host.
+        core_epoch: of the core itself.
+        module: what to run; tests run a fake.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        runtime_dir: RuntimeDir,
+        config: EngineConfig,
+        *,
+        core_epoch: int,
+        module: str = "pagewire.gpu_executor",
+    ) -> None:
+        self._context = context
+        self._runtime_dir = runtime_dir
+        self._parallel = config.parallel
+        self._log_level = config.log_level
+        self._core_epoch = core_epoch
+        self._module = module
+
+    def place(self, epoch: int) -> list[PlacedRank]:
+        """See `ExecutorPlacer`."""
+        return [self._start(epoch, rank) for rank in range(self._parallel.mesh.world_size)]
+
+    def clear(self, epoch: int) -> None:
+        """See `ExecutorPlacer`."""
+        addresses = [self._address(epoch, rank) for rank in range(self._parallel.mesh.world_size)]
+        paths = [self._rendezvous_path(epoch), *map(ipc_path, addresses)]
+        for path in filter(None, paths):
+            path.unlink(missing_ok=True)
+
+    def _start(self, epoch: int, rank: int) -> PlacedRank:
+        world_size, num_engines = self._parallel.mesh.world_size, self._parallel.data_parallel_size
+        placement = RankPlacement(
+            rank=rank,
+            index_on_host=self._parallel.data_parallel_rank * world_size + rank,
+            num_on_host=num_engines * world_size,
+            rendezvous=f"file://{self._rendezvous_path(epoch)}" if world_size > 1 else "",
+        )
+        address = self._address(epoch, rank)
+        channel = connect_executor(self._context, address)
+        process = ChildProcess(
+            self._module,
+            name=f"executor {rank}",
+            address=address,
+            runtime_dir=self._runtime_dir.path,
+            log_level=self._log_level,
+            core_epoch=self._core_epoch,
+        )
+        return PlacedRank(placement, channel, process)
+
+    def _address(self, epoch: int, rank: int) -> str:
+        return self._runtime_dir.executor_address(self._core_epoch, epoch, rank)
+
+    def _rendezvous_path(self, epoch: int) -> Path:
+        return self._runtime_dir.rendezvous_path(self._core_epoch, epoch)
