@@ -49,7 +49,6 @@ def read_hf_config(directory: Path) -> ModelConfig:
     tokenizer = read_tokenizer_facts(directory)
     # Ids that the embedding has no row for can't be sampled either.
     tokenizer_size = min(tokenizer.size, vocab_size) if tokenizer else vocab_size
-    attention_bias = config.get_bool("attention_bias", False)
     bos_token_ids = config.get_token_ids("bos_token_id")
     return ModelConfig(
         architecture=architecture,
@@ -73,9 +72,6 @@ def read_hf_config(directory: Path) -> ModelConfig:
         local_rope_theta=rope.local_theta,
         sliding_window=sliding_window,
         tie_word_embeddings=config.get_bool("tie_word_embeddings", family.default_tie_word_embeddings),
-        qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
-        output_bias=attention_bias if family.output_bias is None else family.output_bias,
-        mlp_bias=family.has_mlp_bias_key and config.get_bool("mlp_bias", False),
         qk_norm=family.qk_norm,
         norm_weight_offset=family.norm_weight_offset,
         has_float32_norms=family.has_float32_norms,
@@ -84,8 +80,18 @@ def read_hf_config(directory: Path) -> ModelConfig:
         eos_token_ids=_eos_token_ids(config, directory, tokenizer.eos_token_id if tokenizer else None, tokenizer_size),
         mixture=family.read_mixture(config, num_layers),
         quantization=read_quantization(config),
+        **_biases(config, family),
         **msgspec.structs.asdict(family.read_scalars(config)),
     )
+
+
+def _biases(config: JSONReader, family: Family) -> dict[str, bool]:
+    attention_bias = config.get_bool("attention_bias", False)
+    return {
+        "qkv_bias": attention_bias if family.qkv_bias is None else family.qkv_bias,
+        "output_bias": attention_bias if family.output_bias is None else family.output_bias,
+        "mlp_bias": family.has_mlp_bias_key and config.get_bool("mlp_bias", False),
+    }
 
 
 def _num_layers(config: JSONReader) -> int:

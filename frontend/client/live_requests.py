@@ -3,6 +3,9 @@
 A core learns of them in the order of their arrival; when it has ended, so does the next one, with the tokens that have
 come since. A request that was in `MAX_DEATHS` cores at their end without a token between may be what ends them. Such
 suspects go first and alone, each until it has a token or an end, while all others wait: a death then is theirs.
+
+Where there are several cores, the requests of one that has ended go on in the others at once. Those that one more death
+would make suspects stay, and wait for the next core at their place: a second core would be ended for nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from pagewire.ipc.errors import DeadlineExceeded, ErrorInfo, Overloaded, PoisonRequest, describe_seconds
 from pagewire.ipc.outputs import RequestEnd, StepOutputs
 from pagewire.ipc.requests import AbortRequests, AddRequest, ClientMessage
 
 from .core_link import LinkOptions
-from .journal import JournalEntry
+from .journal import MAX_DEATHS, JournalEntry
 from .token_stream import Mailbox
 
 logger = logging.getLogger(__name__)
@@ -25,15 +29,31 @@ RETRY_AFTER_S = 5  # a small model is back by then
 DEADLINE_GRACE_S = 1.0  # the core ends late requests itself; one that has stopped does not
 
 
+class Progress(Protocol):
+    """Who wants to know how far requests are."""
+
+    def started(self, request_id: int) -> None:
+        """The prompt is computed."""
+        ...
+
+    def ended(self, request_id: int) -> None:
+        """Nothing more comes."""
+        ...
+
+
 class LiveRequests:
     """See the module.
 
     Args:
         send: sends to the core that the client is attached to.
         options: bound the new requests that may wait for a core, and say whom to tell of a conviction.
+
+    Attributes:
+        progress: told of starts and ends; None if nobody wants to know.
     """
 
     def __init__(self, send: Callable[[ClientMessage], None], options: LinkOptions) -> None:
+        self.progress: Progress | None = None
         self._send = send
         self._max_held_back = options.max_held_back
         self._on_conviction = options.on_conviction
@@ -49,6 +69,11 @@ class LiveRequests:
 
     def __len__(self) -> int:
         return len(self._mailboxes)
+
+    @property
+    def is_isolating(self) -> bool:
+        """Whether a suspect runs alone, and all others wait for it."""
+        return self._alone is not None
 
     def add(self, request: AddRequest) -> Mailbox:
         """Take in a request, and send it as soon as a core may have it.
@@ -105,6 +130,8 @@ class LiveRequests:
         for start in outputs.starts:
             if start.request_id in live:
                 live[start.request_id].put_start(start)
+                if self.progress is not None:
+                    self.progress.started(start.request_id)
         for delta in outputs.deltas:
             if delta.request_id in live:
                 live[delta.request_id].put_delta(delta)
@@ -137,6 +164,41 @@ class LiveRequests:
         for request_id, mailbox in list(self._mailboxes.items()):
             if mailbox.entry.is_aborted or not mailbox.entry.living_children:
                 mailbox.put_end(RequestEnd(request_id=request_id))
+
+    def release(self, *, is_final: bool) -> list[Mailbox]:
+        """Give away what may go on in another core at once, now that this one is lost; in the order of arrival.
+
+        Args:
+            is_final: no core will come here any more, so that nothing can wait for it.
+        """
+        assert not self._is_attached
+        involved, is_alone = self._involved() if self._was_serving else ([], False)
+        involved_ids = {mailbox.entry.request.request_id for mailbox in involved}
+        released = []
+        for request_id, mailbox in list(self._mailboxes.items()):
+            entry = mailbox.entry
+            is_involved = request_id in involved_ids
+            if not is_final and entry.num_deaths + is_involved >= MAX_DEATHS:
+                continue
+            if is_involved:
+                entry.count_death(was_alone=is_alone)
+            entry.is_sent = entry.is_scheduled = False
+            del self._mailboxes[request_id]
+            self._held_back.pop(request_id, None)
+            self._unheard.discard(request_id)
+            released.append(mailbox)
+        return released
+
+    def adopt(self, mailboxes: Iterable[Mailbox]) -> None:
+        """Take in what another core's list has released, and send it as soon as the core here may have it."""
+        for mailbox in mailboxes:
+            mailbox.hand_over(self._abort_at_core, self._forget, self._tell_of_change)
+            request_id = mailbox.entry.request.request_id
+            self._mailboxes[request_id] = self._held_back[request_id] = mailbox
+        # They keep their place among those that came later.
+        self._mailboxes = dict(sorted(self._mailboxes.items()))
+        self._held_back = dict(sorted(self._held_back.items()))
+        self._send_due()
 
     def core_attached(self, *, is_another: bool) -> None:
         """Tell a core of the requests.
@@ -181,11 +243,8 @@ class LiveRequests:
         """Note the end of a core for those that may be why; end the one that is to blame."""
         if not self._was_serving:  # its executors loaded, and it had nothing in hand
             return
-        sent = [mailbox for mailbox in self._mailboxes.values() if mailbox.entry.is_sent]
-        # Those that only wait have done nothing. But one may end a core before it is in a step: then none of them was.
-        involved = [mailbox for mailbox in sent if mailbox.entry.is_scheduled] or sent
-        is_alone = self._alone in involved
-        for mailbox in [self._alone] if is_alone and self._alone is not None else involved:
+        involved, is_alone = self._involved()
+        for mailbox in involved:
             entry = mailbox.entry
             entry.count_death(was_alone=is_alone)
             if entry.is_culprit:
@@ -198,6 +257,15 @@ class LiveRequests:
                     ).to_info()
                 )
                 self._on_conviction()
+
+    def _involved(self) -> tuple[list[Mailbox], bool]:
+        """Return those that may be why the core has ended, and whether that is one that ran alone."""
+        sent = [mailbox for mailbox in self._mailboxes.values() if mailbox.entry.is_sent]
+        # Those that only wait have done nothing. But one may end a core before it is in a step: then none of them was.
+        involved = [mailbox for mailbox in sent if mailbox.entry.is_scheduled] or sent
+        if self._alone is not None and self._alone in involved:
+            return [self._alone], True
+        return involved, False
 
     def _send_due(self) -> None:
         """Tell the core of all that it may know of now."""
@@ -224,6 +292,8 @@ class LiveRequests:
         mailbox = self._mailboxes.pop(request_id)
         self._held_back.pop(request_id, None)
         self._unheard.discard(request_id)
+        if self.progress is not None:
+            self.progress.ended(request_id)
         if mailbox is self._alone:
             self._send_due()
 

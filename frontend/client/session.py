@@ -1,21 +1,33 @@
-"""What a client knows of its engine: it outlives each core, and every connection to one."""
+"""What a client knows of the cores at one address: it outlives each of them, and every connection to one."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
 from pagewire.ipc.core_connection import CoreConnection
 from pagewire.ipc.errors import ClientGivenUp, EngineDead, ErrorInfo, PagewireError
-from pagewire.ipc.outputs import CoreMessage, EngineInfo, Goodbye, Ready, StepOutputs, StepStats, UtilityResult
-from pagewire.ipc.requests import Ping
+from pagewire.ipc.outputs import (
+    CoreMessage,
+    EngineInfo,
+    Goodbye,
+    PrefixCacheChanges,
+    Ready,
+    StepOutputs,
+    StepStats,
+    UtilityResult,
+)
+from pagewire.ipc.requests import CallUtility, Ping, WatchPrefixCache
 
 from .core_link import CoreLink, LinkOptions
 from .handshake import Introduction
 from .live_requests import LiveRequests
+from .request_builder import check_types
 from .utility_calls import UtilityCalls
 
 logger = logging.getLogger(__name__)
@@ -24,10 +36,35 @@ logger = logging.getLogger(__name__)
 _MAY_DIFFER = {"startup": (), "memory": ""}
 
 
+class SessionOwner(Protocol):
+    """Who has several sessions, one a core, and lets one's requests go on in another."""
+
+    def core_lost(self, session: Session) -> None:
+        """The core is gone, or hangs; the session waits for the next one."""
+        ...
+
+    def core_attached(self, session: Session) -> None:
+        """A core is there that takes requests."""
+        ...
+
+    def session_died(self, session: Session) -> None:
+        """No core will come any more; what is left of the session's requests fails after this call."""
+        ...
+
+    def stats_came(self, session: Session, stats: StepStats) -> None:
+        """The core's figures have changed."""
+        ...
+
+    def cache_changed(self, session: Session, changes: PrefixCacheChanges) -> None:
+        """So has what its prefix cache holds."""
+        ...
+
+
 class Session:
     """One client's requests, calls and figures, from one core to the next.
 
     Attributes:
+        address: where they listen.
         info: what the engine serves and its limits.
         core: which core this is, or was last.
         num_core_restarts: how often there was another one.
@@ -35,6 +72,7 @@ class Session:
         live: requests whose end is still to come.
         calls: utility calls that wait for their answer.
         is_dead: set when there will be no core any more.
+        is_orphaned: whether the core has ended, and its requests wait for another one.
     """
 
     def __init__(
@@ -45,8 +83,13 @@ class Session:
         self.num_core_restarts = ready.core_epoch - 1
         self.stats: StepStats | None = None
         self.is_dead = asyncio.Event()
+        self.is_orphaned = False
         self._death: ErrorInfo | None = None
-        self._address = introduction.address
+        self._owner: SessionOwner | None = None
+        self._watches_cache = False
+        self._was_given_up = False  # by a core that goes on
+        self._call_ids = itertools.count(1)
+        self.address = introduction.address
         self._stats_listeners: list[Callable[[StepStats], None]] = []
         self.link = CoreLink(introduction, options, connection, self)
         self.live = LiveRequests(self.link.send, options)
@@ -61,6 +104,17 @@ class Session:
     def is_serving(self) -> bool:
         """Whether a core is there, takes steps as far as it says, and says something when it should."""
         return self.link.is_attached and not self.link.is_quiet and (self.stats is None or self.stats.is_serving)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a request that is sent now is taken up at once."""
+        return self.is_serving and not self.live.is_isolating
+
+    def join(self, owner: SessionOwner, *, watches_cache: bool) -> None:
+        """Be one of several, from now on; with `watches_cache`, its owner is told what the prefix cache holds."""
+        self._owner = owner
+        self._watches_cache = watches_cache
+        self._watch_cache()
 
     def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
         """Have `listener` called with the core's stats after each step that concerns this client."""
@@ -78,8 +132,29 @@ class Session:
         self._death = error.to_info()
         self.is_dead.set()
         self.link.stop()
+        if self._owner is not None:
+            self.live.core_lost(was_serving=False)  # whatever the reason is, no request is
+            self._owner.session_died(self)
         self.live.fail_all(self._death)
         self.calls.fail_all(self._death)
+
+    async def call_utility(
+        self, method: str, *args: int | float | str | bool | None, timeout_s: float | None
+    ) -> Any:  # Any: each utility documents its result
+        """Call a utility of the core; at a time without one, of the next.
+
+        Raises:
+            PagewireError: what the utility answered; or the core is gone, or gave no answer in time.
+        """
+        self.check_alive()
+        call = CallUtility(call_id=next(self._call_ids), method=method, args=list(args))
+        check_types(call)
+        return await self.calls.call(call, timeout_s)
+
+    async def aclose(self) -> None:
+        """Leave the core; live requests fail here and are aborted there. Closing twice is fine."""
+        self.mark_dead(EngineDead("This client was closed."))
+        await self.link.aclose()
 
     def has_live(self) -> bool:
         """Whether a core must show that it is there."""
@@ -103,6 +178,9 @@ class Session:
         """Keep what is live for the next core."""
         self.live.core_lost(was_serving=self.stats is None or self.stats.is_serving)
         self.calls.core_lost()
+        self.is_orphaned = not self._was_given_up
+        if self._owner is not None and self.is_orphaned:
+            self._owner.core_lost(self)
 
     def core_attached(self, ready: Ready) -> None:
         """Go on with a core that knows nothing of this client.
@@ -112,7 +190,7 @@ class Session:
         """
         if _facts(ready.info) != _facts(self.info):
             raise EngineDead(
-                f"Another engine listens at {self._address} now: {_difference(self.info, ready.info)}. Attach anew."
+                f"Another engine listens at {self.address} now: {_difference(self.info, ready.info)}. Attach anew."
             )
         is_another = ready.core != self.core
         if is_another:  # the cores of an engine that has taken the last one's place count as well
@@ -125,8 +203,12 @@ class Session:
             self._take_stats(StepStats(num_blocks=ready.info.num_blocks))
         elif self.stats is not None:  # one that does not serve says so behind its Ready
             self.stats = msgspec.structs.replace(self.stats, is_serving=True)
+        self.is_orphaned = self._was_given_up = False
         self.live.core_attached(is_another=is_another)
         self.calls.core_attached()
+        self._watch_cache()
+        if self._owner is not None:
+            self._owner.core_attached(self)
 
     def turn_passed(self) -> None:
         """Look after what depends on time alone."""
@@ -137,7 +219,7 @@ class Session:
         if isinstance(error, PagewireError):
             self.mark_dead(error)
         else:
-            self.mark_dead(EngineDead(f"The connection to the engine at {self._address} failed: {error!r}."))
+            self.mark_dead(EngineDead(f"The connection to the engine at {self.address} failed: {error!r}."))
 
     def _take(self, message: CoreMessage) -> None:
         match message:
@@ -146,12 +228,15 @@ class Session:
             case Goodbye():
                 error = PagewireError.from_info(message.error)
                 if isinstance(error, ClientGivenUp):  # the core is there, and takes the requests again
+                    self._was_given_up = True
                     self.link.lose("has given this client up")
                 else:
                     self.mark_dead(error)
             case StepOutputs():
                 self._take_outputs(message)
-            case Ping() | Ready():
+            case PrefixCacheChanges() if self._owner is not None:
+                self._owner.cache_changed(self, message)
+            case Ping() | Ready() | PrefixCacheChanges():
                 pass
 
     def _take_outputs(self, outputs: StepOutputs) -> None:
@@ -163,6 +248,12 @@ class Session:
         self.stats = stats
         for listener in self._stats_listeners:
             listener(stats)
+        if self._owner is not None:
+            self._owner.stats_came(self, stats)
+
+    def _watch_cache(self) -> None:
+        if self._watches_cache:
+            self.link.send(WatchPrefixCache())
 
 
 def _facts(info: EngineInfo) -> EngineInfo:

@@ -55,6 +55,17 @@ class Mailbox:
         self._forget = forget
         self._tell = tell
 
+    def hand_over(
+        self,
+        post: Callable[[AbortRequests], None],
+        forget: Callable[[int], None],
+        tell: Callable[[Mailbox], None],
+    ) -> None:
+        """Belong to another list of live requests from now on; arguments as those of the class."""
+        self._post = post
+        self._forget = forget
+        self._tell = tell
+
     def addition(self) -> AddRequest:
         """Return what to tell a core that has not heard of the request, or of what has become of it."""
         left_s = None if self.deadline is None else max(self.deadline - self._clock(), 0.0)

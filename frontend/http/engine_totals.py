@@ -6,33 +6,59 @@ import msgspec
 
 from pagewire.ipc.outputs import CoreKey, StepStats
 
+from ..client.combining import sum_stats
+
 _COUNTERS = (
     "num_steps", "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits",
     "num_preemptions", "num_busy_rows", "num_available_rows", "num_executor_restarts", "device_s", "host_gap_s",
 )  # fmt: skip
 
 
-class EngineTotals:
-    """The core's counters as totals since this process started: they go on where a restarted core begins at zero."""
+class _CoreTotals:
+    """Those of the cores that follow each other at one place."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: CoreKey) -> None:
+        self.core = core
         self.latest = StepStats()
-        self._base = StepStats()
-        self._core: CoreKey | None = None
+        self.base = StepStats()
 
     def update(self, stats: StepStats, core: CoreKey) -> None:
-        """Take a core's stats after a step.
+        if core != self.core:
+            self.base = msgspec.structs.replace(self.base, **{name: self.total(name) for name in _COUNTERS})
+        self.core = core
+        self.latest = stats
+
+    def total(self, name: str) -> float:
+        total: float = getattr(self.base, name) + getattr(self.latest, name)
+        return total
+
+
+class EngineTotals:
+    """The cores' counters as totals since this process started: they go on where a restarted core begins at zero."""
+
+    def __init__(self) -> None:
+        self._cores: dict[int, _CoreTotals] = {}
+
+    @property
+    def latest(self) -> StepStats:
+        """The last figures of all cores together."""
+        return sum_stats([totals.latest for totals in self._cores.values()])
+
+    def update(self, stats: StepStats, core: CoreKey, rank: int = 0) -> bool:
+        """Take a core's stats after a step; return whether it is a step that was not known.
 
         Args:
             stats: its counters count from its own start.
             core: which one they are of.
+            rank: its place among the engine's cores.
         """
-        if self._core is not None and core != self._core:
-            self._base = msgspec.structs.replace(self._base, **{name: self.total(name) for name in _COUNTERS})
-        self._core = core
-        self.latest = stats
+        totals = self._cores.get(rank)
+        if totals is None:
+            totals = self._cores[rank] = _CoreTotals(core)
+        is_new_step = stats.num_steps != totals.latest.num_steps
+        totals.update(stats, core)
+        return is_new_step
 
     def total(self, name: str) -> float:
         """Return the total of a counter of `StepStats`: a whole number, or seconds."""
-        total: float = getattr(self._base, name) + getattr(self.latest, name)
-        return total
+        return sum(totals.total(name) for totals in self._cores.values())

@@ -94,7 +94,6 @@ class Metrics(Collector):
     Args:
         model_name: the label of every series.
         info: the engine's facts.
-        core: says which core stats are of, when they come.
         num_core_restarts: says how often a core had to be started again.
     """
 
@@ -103,11 +102,9 @@ class Metrics(Collector):
         model_name: str,
         info: EngineInfo,
         *,
-        core: Callable[[], CoreKey] = lambda: ("", 1),
         num_core_restarts: Callable[[], int] = lambda: 0,
     ) -> None:
         self.totals = EngineTotals()
-        self._core = core
         self._num_core_restarts = num_core_restarts
         self._labels = {"model_name": model_name, "engine": "0"}
         self._info = info
@@ -136,10 +133,15 @@ class Metrics(Collector):
             "request_prefill_kv_computed_tokens": Histogram(tokens),
         }
 
-    def step_done(self, stats: StepStats) -> None:
-        """Take the core's stats after a step."""
-        is_new_step = stats.num_steps != self.totals.latest.num_steps
-        self.totals.update(stats, self._core())
+    def step_done(self, rank: int, core: CoreKey, stats: StepStats) -> None:
+        """Take a core's stats after a step.
+
+        Args:
+            rank: which of the engine's cores; their figures add up.
+            core: which of those that follow each other there.
+            stats: its own.
+        """
+        is_new_step = self.totals.update(stats, core, rank)
         if is_new_step and stats.num_scheduled_tokens:
             self._iteration_tokens.observe(stats.num_scheduled_tokens)
 

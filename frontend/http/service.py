@@ -45,10 +45,9 @@ class HTTPService:
         self._metrics = Metrics(
             client.info.served_model_names[0],
             client.info,
-            core=lambda: client.core,
             num_core_restarts=lambda: client.num_core_restarts,
         )
-        client.add_stats_listener(self._metrics.step_done)
+        client.add_core_listener(self._metrics.step_done)
         self._serving = Serving(
             info=client.info,
             generator=TextGenerator(client, text.tokenizer),

@@ -109,8 +109,9 @@ class GGUFCheckpointTensor:
             if grouped is not None:
                 return grouped if len(read) == self.shape[1] else cut_columns(grouped, range(kept.start, kept.stop))
         if bytes_per_value(self._tensor.ggml_type) is not None:
+            what = "has blocks" if self._has_whole_groups else "is cut into groups"
             logger.info(
-                "%s: has blocks that no grouped layout holds; it takes more memory as a plain matrix", self.source
+                "%s: %s that no grouped layout holds; it takes more memory as a plain matrix", self.source, what
             )
         weight = torch.empty(self.shape, dtype=dtype or self._dense_dtype)
         self.copy_to(weight)

@@ -42,7 +42,7 @@ class WeightLoader(ABC):
         self._preparing = preparing
         self._lock = threading.Lock()
         self._num_missing = shape.out_features * (2 if shape.has_bias else 1)
-        self._bias = torch.empty(shape.out_features, dtype=torch.float32) if shape.has_bias else None
+        self._bias: Tensor | None = None
         self._weight: LinearWeight | None = None
 
     @property
@@ -58,7 +58,10 @@ class WeightLoader(ABC):
 
     def load_bias(self, first_row: int, tensor: CheckpointTensor) -> None:
         """Fill the bias from `first_row` on with a vector of the checkpoint."""
-        assert self._bias is not None, "a bias is a target of loading only where there is one"
+        assert self.shape.has_bias, "a bias is a target of loading only where there is one"
+        with self._lock:
+            if self._bias is None:  # a layer that other ranks hold never gets here
+                self._bias = torch.empty(self.shape.out_features, dtype=torch.float32)
         tensor.copy_to(self._bias[first_row : first_row + tensor.shape[0]])
         self._count(tensor.shape[0])
 

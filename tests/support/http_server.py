@@ -174,8 +174,8 @@ async def running_server(
         await AsyncEngineClient.connect(core.address) as client,
         contextlib.AsyncExitStack() as stack,
     ):
-        metrics = Metrics(client.info.served_model_names[0], client.info, core=lambda: client.core)
-        client.add_stats_listener(metrics.step_done)
+        metrics = Metrics(client.info.served_model_names[0], client.info)
+        client.add_core_listener(metrics.step_done)
         serving = Serving(
             info=client.info,
             generator=TextGenerator(client, tokenizer),

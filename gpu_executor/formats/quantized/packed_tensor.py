@@ -110,7 +110,9 @@ class IntegerTensor(ABC):
         grouped = matrix.to_grouped()
         if grouped is not None:
             return grouped
-        logger.info("%s: has groups that no packed layout holds; it takes more memory as a plain matrix", self.source)
+        # A rank's part of the channels has hardly ever whole groups if they were given to groups in another order.
+        what = "has groups" if self._part.columns is None else "is cut into groups"
+        logger.info("%s: %s that no packed layout holds; it takes more memory as a plain matrix", self.source, what)
         return DenseWeight(matrix.dequantize(dtype or torch.float32))
 
     def matrix_bytes(self, dtype: torch.dtype | None, max_scale_group: int = GROUP_SIZE) -> int:

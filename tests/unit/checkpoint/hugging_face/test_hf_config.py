@@ -60,7 +60,7 @@ def test_facts_are_those_that_transformers_reads(family: Family) -> None:
     assert ours.bos_token_id == reference.bos_token_id
     assert ours.eos_token_ids == (reference.eos_token_id,)
     assert ours.qkv_bias == (family == "qwen2")
-    assert ours.qk_norm == (family in ("gemma3", "qwen3"))
+    assert ours.qk_norm == (family in ("gemma3", "qwen3", "qwen3_moe"))
     layer_types = getattr(reference, "layer_types", None)
     if layer_types is not None:
         assert [f"{kind}_attention" for kind in ours.layer_kinds] == layer_types

@@ -140,11 +140,11 @@ async def test_probe_asks_an_idle_core(cores: Cores):
     core = await cores.start()
     async with await connect(cores, silence_limit_s=0.1, on_silence=reports.append) as client:
         assert await client.probe(0), "it was heard just now"
-        client._session.link._heard_at -= 1
+        client._fleet.sessions[0].link._heard_at -= 1
         assert await client.probe(5)
         assert core.num_pings > 0
         core.is_stopped = True
-        client._session.link._heard_at -= 1
+        client._fleet.sessions[0].link._heard_at -= 1
         assert not await client.probe(0.01)
         await until(lambda: bool(reports))  # a probe without an answer has the core watched
         await cores.kill()

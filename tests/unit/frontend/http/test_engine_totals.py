@@ -34,3 +34,19 @@ def test_first_core_of_another_engine_is_another_core():
     totals.update(StepStats(num_steps=9, num_generation_tokens=3), core=("a", 1))
     totals.update(StepStats(num_steps=1, num_generation_tokens=2), core=("b", 1))
     assert totals.total("num_generation_tokens") == 5
+
+
+def test_cores_side_by_side_add_up_and_one_that_restarts_goes_on_alone():
+    totals = EngineTotals()
+    totals.update(StepStats(num_steps=3, num_generation_tokens=30, num_running=2), ("a", 1), rank=0)
+    totals.update(StepStats(num_steps=4, num_generation_tokens=40, num_running=1), ("b", 1), rank=1)
+    assert (totals.total("num_generation_tokens"), totals.latest.num_running) == (70, 3)
+    totals.update(StepStats(num_steps=1, num_generation_tokens=1), ("b", 2), rank=1)
+    assert (totals.total("num_generation_tokens"), totals.latest.num_running) == (71, 2)
+
+
+def test_only_steps_that_were_not_known_are_new():
+    totals = EngineTotals()
+    assert totals.update(StepStats(num_steps=3), ("a", 1), rank=0)
+    assert totals.update(StepStats(num_steps=3), ("b", 1), rank=1)
+    assert not totals.update(StepStats(num_steps=3), ("a", 1), rank=0)

@@ -23,6 +23,7 @@ _DASHBOARD_NAMES = """
     request_params_max_tokens iteration_tokens_total request_num_preemptions request_prefill_kv_computed_tokens
 """
 _LABELS = {"model_name": "m", "engine": "0"}
+CORE = ("", 1)
 
 
 def registered(metrics: Metrics) -> CollectorRegistry:
@@ -55,7 +56,7 @@ def test_histogram_counts_up_to_and_including_a_bound():
 
 def test_gauges_show_the_last_step_under_both_names():
     metrics = Metrics("m", engine_info())
-    metrics.step_done(StepStats(num_steps=1, num_running=3, num_waiting=2, num_blocks=10, num_used_blocks=4))
+    metrics.step_done(0, CORE, StepStats(num_steps=1, num_running=3, num_waiting=2, num_blocks=10, num_used_blocks=4))
     registry = registered(metrics)
     assert value(registry, "num_requests_running") == 3
     assert value(registry, "num_requests_waiting") == 2
@@ -65,26 +66,26 @@ def test_gauges_show_the_last_step_under_both_names():
 
 def test_restarts_are_counted_by_process_and_go_on_after_those_of_the_core():
     epoch = 1
-    metrics = Metrics("m", engine_info(), core=lambda: ("", epoch), num_core_restarts=lambda: epoch - 1)
+    metrics = Metrics("m", engine_info(), num_core_restarts=lambda: epoch - 1)
     registry = registered(metrics)
 
     def restarts(process: str) -> float | None:
         return registry.get_sample_value("pagewire_restarts_total", {**_LABELS, "process": process})
 
     assert (restarts("core"), restarts("executor")) == (0, 0)
-    metrics.step_done(StepStats(num_steps=3, num_executor_restarts=2))
+    metrics.step_done(0, ("", epoch), StepStats(num_steps=3, num_executor_restarts=2))
     assert (restarts("core"), restarts("executor")) == (0, 2)
     epoch = 2
     assert (restarts("core"), restarts("executor")) == (1, 2)
-    metrics.step_done(StepStats(num_steps=4, num_executor_restarts=0))
+    metrics.step_done(0, ("", epoch), StepStats(num_steps=4, num_executor_restarts=0))
     assert (restarts("core"), restarts("executor")) == (1, 2)
-    metrics.step_done(StepStats(num_steps=5, num_executor_restarts=1))
+    metrics.step_done(0, ("", epoch), StepStats(num_steps=5, num_executor_restarts=1))
     assert (restarts("core"), restarts("executor")) == (1, 3)
 
 
 def test_time_of_the_device_and_its_gaps_go_on_after_those_of_a_core():
     epoch = 1
-    metrics = Metrics("m", engine_info(), core=lambda: ("", epoch))
+    metrics = Metrics("m", engine_info())
     registry = registered(metrics)
 
     def values() -> list[float | None]:
@@ -92,10 +93,10 @@ def test_time_of_the_device_and_its_gaps_go_on_after_those_of_a_core():
         return [registry.get_sample_value(f"pagewire_{name}_total", _LABELS) for name in names]
 
     assert values() == [0, 0, 0]
-    metrics.step_done(StepStats(num_steps=3, device_s=1.5, host_gap_s=0.25))
+    metrics.step_done(0, ("", epoch), StepStats(num_steps=3, device_s=1.5, host_gap_s=0.25))
     assert values() == [3, 1.5, 0.25]
     epoch = 2
-    metrics.step_done(StepStats(num_steps=1, device_s=0.5))
+    metrics.step_done(0, ("", epoch), StepStats(num_steps=1, device_s=0.5))
     assert values() == [4, 2.0, 0.25]
 
 
@@ -137,7 +138,7 @@ def test_request_that_never_began_has_no_phases():
 def test_step_that_is_reported_twice_is_observed_once():
     metrics = Metrics("m", engine_info())
     for _ in range(2):
-        metrics.step_done(StepStats(num_steps=1, num_scheduled_tokens=20))
+        metrics.step_done(0, CORE, StepStats(num_steps=1, num_scheduled_tokens=20))
     assert value(registered(metrics), "iteration_tokens_total_count") == 1
 
 
@@ -176,7 +177,7 @@ def test_memory_waste_and_row_use_can_be_read_off_a_scrape():
     info = engine_info()
     metrics = Metrics("m", info)
     metrics.step_done(
-        StepStats(
+        0, CORE, StepStats(
             num_steps=1, num_blocks=10, num_used_blocks=4, num_filled_slots=3 * info.block_size,
             num_busy_rows=19, num_available_rows=20,
         )

@@ -37,5 +37,5 @@ def test_model_that_can_be_divided_is_found_on_disk() -> None:
 
 
 def test_context_beyond_the_models_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--max-model-len 513.*512"):
+    with pytest.raises(ConfigError, match=r"--max-model-len 513.*512"):
         prepare_engine(config_of(max_model_len=513))

@@ -7,37 +7,33 @@ import pytest
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.gpu_executor.kernels.draws import OutputRows
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.layers.build_context import BuildContext
 from pagewire.gpu_executor.layers.embedding import VocabEmbedding
 from pagewire.gpu_executor.layers.output_layer import OutputLayer
+from pagewire.gpu_executor.parallel.rank_group import ALONE, RankGroup
+from pagewire.gpu_executor.parallel.share import Share
 from pagewire.gpu_executor.quantization.dense import DenseMethod
+from tests.support.memory_tensor import load_target
+from tests.support.rank_threads import ThreadedRanks
 from tests.support.tiny_model import tiny_checkpoint
 
 CPU = torch.device("cpu")
 
 
-class StoredTensor:
-    """A checkpoint tensor in memory."""
-
-    name = source = "embedding.weight"
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self.shape = tuple(values.shape)
-        self._values = values
-
-    def copy_to(self, destination: torch.Tensor) -> None:
-        destination.copy_(self._values)
-
-
-def make_output_layer(rows: torch.Tensor, scale: float = 1.0, soft_cap: float | None = None) -> OutputLayer:
-    """A layer tied to an embedding of these rows."""
+def make_output_layer(
+    rows: torch.Tensor, scale: float = 1.0, soft_cap: float | None = None, group: RankGroup = ALONE
+) -> OutputLayer:
+    """A layer tied to an embedding of these rows, or a rank's part of it."""
     ops = select_ops("reference")
-    context = BuildContext(ops, DenseMethod(ops), rows.dtype, rows.dtype, CPU)
+    ops.join(group)
+    share = Share(group.rank, group.size)
+    context = BuildContext(ops, DenseMethod(ops), rows.dtype, rows.dtype, CPU, share)
     vocab_size, hidden_size = rows.shape
     embedding = VocabEmbedding("embedding", vocab_size, hidden_size, context)
     (target,) = embedding.weight_targets()
-    target.load(StoredTensor(rows))
+    load_target(target, rows)
     config = msgspec.structs.replace(
         load_model_config(tiny_checkpoint()),
         vocab_size=vocab_size,
@@ -131,3 +127,59 @@ def test_logits_that_are_not_finite_stay_so_behind_a_bound() -> None:
     assert logits[1].isnan().all()
     assert logits[2].isposinf().all()
     assert logits[3].isneginf().all()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("num_drawable", [1, 9, 30, 53])
+@pytest.mark.parametrize("bounds", [(1.0, None), (0.7, 4.0)])
+def test_ranks_of_a_divided_vocabulary_get_what_one_rank_gets(
+    size: int, num_drawable: int, bounds: tuple[float, float | None]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, hidden = torch.randn(53, 16, generator=generator), torch.randn(7, 16, generator=generator)
+    rows[45], rows[20] = rows[3], rows[3]  # equals on several ranks: the lowest id wins
+    hidden[2] = 5 * rows[3]
+    hidden[4, 1] = torch.nan
+    whole = make_output_layer(rows, *bounds)
+    expected, expected_best = whole.forward(hidden), whole.choose(hidden, num_drawable, [1, 2, 4])
+    ranks = ThreadedRanks(size)
+    out = torch.full((7, 53), torch.nan)
+
+    def compute(rank: int) -> tuple[torch.Tensor, OutputRows, OutputRows]:
+        layer = make_output_layer(rows, *bounds, group=ranks.groups[rank])
+        logits = layer.forward(hidden, out if rank == 0 else None)
+        return logits, layer.choose(hidden, num_drawable, [1, 2, 4]), layer.choose(hidden, num_drawable, [])
+
+    for logits, best, unkept in ranks.run(compute):
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits, expected, equal_nan=True)
+        assert best.logits is not None
+        torch.testing.assert_close(best.logits, expected[[1, 2, 4], :num_drawable], equal_nan=True)
+        assert best.best_values == pytest.approx(expected_best.best_values, nan_ok=True)
+        assert best.best_ids == expected_best.best_ids
+        assert unkept.logits is None
+        assert unkept.best_ids == best.best_ids
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    assert torch.tensor(expected_best.best_values)[4].isnan()
+
+
+@pytest.mark.parametrize("last", [torch.nan, torch.inf, -torch.inf])
+def test_a_logit_that_is_not_finite_wins_wherever_it_is(last: float) -> None:
+    rows, hidden = torch.ones(8, 16), torch.ones(1, 16)
+    rows[7, 0] = last
+    ranks = ThreadedRanks(4)
+    best = ranks.run(lambda rank: make_output_layer(rows, group=ranks.groups[rank]).choose(hidden, 8, []))
+    for chosen in best:
+        assert chosen.best_values == pytest.approx([16.0 if last == -torch.inf else last], nan_ok=True)
+        assert chosen.best_ids == [0 if last == -torch.inf else 7]
+
+
+def test_logits_of_a_divided_vocabulary_have_the_same_bits_alone_and_in_any_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, hidden = torch.randn(53, 16, generator=generator), torch.randn(29, 16, generator=generator)
+    ranks = ThreadedRanks(3)
+    layers = [make_output_layer(rows, group=group) for group in ranks.groups]
+    together = ranks.run(lambda rank: layers[rank].forward(hidden))[0]
+    for i in range(29):
+        alone = ranks.run(lambda rank, i=i: layers[rank].forward(hidden[i : i + 1]))[0]
+        assert torch.equal(alone, together[i : i + 1])

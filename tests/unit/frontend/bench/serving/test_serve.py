@@ -160,7 +160,7 @@ async def test_what_the_servers_say_of_themselves_stands_in_the_table():
     stats = StepStats(num_steps=1, num_running=5, num_blocks=100, num_used_blocks=40, num_filled_slots=600)
     async with running_server("hello") as server:
         # After each step of the fake core, whose figures are of no interest here.
-        server.client.add_stats_listener(lambda _: server.serving.metrics.step_done(stats))
+        server.client.add_stats_listener(lambda _: server.serving.metrics.step_done(0, ("", 1), stats))
         _, output = await bench(None, target=(f"it={server.url}",))
     (line,) = [line for line in output.splitlines() if line.startswith("it  ")]
     assert line.split()[-4:] == ["5", "40.0%", "93.8%", "0"]

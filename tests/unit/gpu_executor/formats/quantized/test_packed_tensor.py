@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pagewire.checkpoint.quantization.schemes import (
     AWQScheme,
@@ -20,6 +22,7 @@ from pagewire.checkpoint.quantization.schemes import (
     RoundedScheme,
     Scheme,
 )
+from pagewire.gpu_executor.formats.safetensors import SafetensorsTensor
 from pagewire.gpu_executor.formats.tensor_part import TensorPart
 from pagewire.gpu_executor.kernels.layouts import DenseWeight, Fp8Weight, Int4Weight, Int8Weight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
@@ -101,6 +104,30 @@ def test_rows_alone_never_cost_the_layout(tmp_path: Path, name: str) -> None:
     layer, scheme = LAYERS[name]()
     with open_layer(tmp_path, layer.tensors, scheme) as tensors:
         assert not isinstance(check_part(tensors["weight"], TensorPart((range(1, 4), range(17, 24)))), DenseWeight)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("part", [TensorPart(rows=(range(8, 16),)), TensorPart(columns=range(128, 256))])
+def test_a_part_reads_hardly_more_than_its_bytes(
+    tmp_path: Path, name: str, part: TensorPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_bytes: list[int] = []
+    chunks = SafetensorsTensor._chunks
+
+    def counted(tensor: SafetensorsTensor, itemsize: int) -> Iterator[NDArray[np.uint8]]:
+        for chunk in chunks(tensor, itemsize):
+            num_bytes.append(chunk.nbytes)
+            yield chunk
+
+    monkeypatch.setattr(SafetensorsTensor, "_chunks", counted)
+    layer, scheme = LAYERS[name]()
+    with open_layer(tmp_path, layer.tensors, scheme) as tensors:
+        tensors["weight"].sliced(part).read_matrix(None)
+    weight = max(tensor.nbytes for tensor in layer.tensors.values())
+    others = sum(tensor.nbytes for tensor in layer.tensors.values()) - weight
+    # A scale of each row needs all columns.
+    columns = 1.0 if name == "rounded to fp8" else 0.5
+    assert sum(num_bytes) <= weight * (columns if part.rows is None else 1 / 3) + others
 
 
 def test_a_rank_may_have_no_rows(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from pagewire.gpu_executor.batch.kv_cache import KVCache
 from pagewire.gpu_executor.kernels.layouts import LinearWeight, StackedWeight
 from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
+from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.llama import LlamaForCausalLM
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.weights import load_weights
+from tests.support.sharded_model import ShardedModel
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 from tests.support.weights import random_dense, random_int4
 
@@ -43,7 +45,11 @@ def load(path: Path, ops: Ops) -> LlamaForCausalLM:
 
 def logits_of_a_prompt(path: Path, ops: Ops) -> Tensor:
     """Run one prompt of five tokens; return the logits of all, [5, vocab_size]."""
-    model, input_ids = load(path, ops), torch.tensor([1, 7, 100, 7, 3])
+    return _logits_of_a_prompt(load(path, ops), ops)
+
+
+def _logits_of_a_prompt(model: Model | ShardedModel, ops: Ops) -> Tensor:
+    input_ids = torch.tensor([1, 7, 100, 7, 3])
     cache = KVCache(
         model.kv_cache_specs(), num_blocks=2, block_size=BLOCK_SIZE, dtype=torch.float32, device=CPU, ops=ops
     )
@@ -103,3 +109,11 @@ def test_rows_of_a_stack_can_not_be_looked_up() -> None:
     weight: LinearWeight = StackedWeight((random_int4(4, 32), random_int4(4, 32)))
     with pytest.raises(TypeError, match="StackedWeight"):
         triton_ops().embedding(torch.tensor([0]), weight, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_ranks_and_stages_give_the_logits_of_the_whole_model(is_packed: bool) -> None:
+    path = tiny_gguf("llama", "Q4_1").path if is_packed else tiny_checkpoint("llama", vocab_size=509)
+    model = ShardedModel(path, tp=2, pp=2, make_ops=triton_ops, max_model_len=64)
+    assert_same_logits(logits_of_a_prompt(path, ReferenceOps()), _logits_of_a_prompt(model, triton_ops()))

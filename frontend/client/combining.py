@@ -1,0 +1,66 @@
+"""What several cores say, as if it were one: figures add up, answers to utility calls are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from pagewire.ipc.outputs import EngineInfo, StepStats
+
+_ALL_BUT_SUMS = frozenset({"is_serving", "step_s"})
+_SUMMED = tuple(name for name in StepStats.__struct_fields__ if name not in _ALL_BUT_SUMS)
+
+
+def sum_stats(stats: Sequence[StepStats]) -> StepStats:
+    """Return the figures of all cores together; the engine serves while one of them does.
+
+    `step_s` is that of the slowest.
+    """
+    if len(stats) == 1:
+        return stats[0]
+    sums = {name: sum(getattr(of_core, name) for of_core in stats) for name in _SUMMED}
+    return StepStats(
+        **sums,
+        step_s=max((of_core.step_s for of_core in stats), default=0.0),
+        is_serving=any(of_core.is_serving for of_core in stats),
+    )
+
+
+def combine_infos(infos: Sequence[EngineInfo]) -> EngineInfo:
+    """Return what clients of all cores must know: any request has to fit each of them."""
+    return msgspec.structs.replace(
+        infos[0],
+        max_model_len=min(info.max_model_len for info in infos),
+        num_blocks=sum(info.num_blocks for info in infos),
+    )
+
+
+def combine_answers(method: str, answers: Sequence[Any]) -> Any:  # Any: each utility documents its result
+    """Return the answer to a utility call that every core got.
+
+    Numbers add up, lists are joined, of maps each value is combined so, and yes is what all say. `stats` are those of
+    `sum_stats`.
+    """
+    if method == "stats":
+        return msgspec.structs.asdict(sum_stats([StepStats(**answer) for answer in answers]))
+    return _combine(answers)
+
+
+def _combine(answers: Sequence[Any]) -> Any:  # Any: as above
+    first = answers[0]
+    if len(answers) == 1:
+        return first
+    match first:
+        case bool():
+            return all(answers)
+        case int() | float():
+            return sum(answers)
+        case list():
+            return [item for answer in answers for item in answer]
+        case dict():
+            names = dict.fromkeys(name for answer in answers for name in answer)
+            return {name: _combine([answer[name] for answer in answers if name in answer]) for name in names}
+        case _:
+            return first
