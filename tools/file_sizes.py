@@ -44,7 +44,7 @@ def oversized(root: Path = ROOT, on_purpose: Mapping[str, str] = LARGE_ON_PURPOS
 
 def _sources(root: Path) -> Iterator[Path]:
     for folder in FOLDERS:
-        for pattern in ("*.py", "*.cpp", "*.h"):
+        for pattern in ("*.py", "*.cpp", "*.h", "*.inl"):
             yield from sorted((root / folder).rglob(pattern))
 
 

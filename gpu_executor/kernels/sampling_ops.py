@@ -18,6 +18,8 @@ class SamplingOps:
     def bound_logits(self, logits: Tensor, scale: float, soft_cap: float | None, out: Tensor | None = None) -> Tensor:
         """Scale logits and bound them, in float32: soft_cap * tanh(scale * logit / soft_cap).
 
+        One that is infinite once it is scaled stays so: the bound would hide that the model's numbers overflowed.
+
         Args:
             logits: [num_rows, vocab_size], any float dtype, as the output layer's product gives them.
             scale: factor of each.

@@ -73,8 +73,8 @@ class OutputLayer:
         """Find each row's best token; see `Ops.output_layer`.
 
         Returns:
-            The kept logits as `forward` gives them; the best values as the product gives them, so that one that is not
-            finite still is not behind a bound.
+            The kept logits as `forward` gives them; the best values scaled, but not bounded: one that is not finite, or
+            whose scale takes it out of float32, shows.
         """
         mine = self._rows.token_ids
         num_mine = len(range(mine.start, min(mine.stop, num_drawable)))
@@ -86,11 +86,13 @@ class OutputLayer:
         if self._context.ops.ranks.size > 1:
             rows = self._combine(rows, num_drawable, hidden.device)
         # Scale and bound keep the order of a row's logits, and so its best token, up to ties by rounding.
-        if rows.logits is None or not self._is_bounded:
-            return rows
-        # Nobody else has these rows; but kernels write theirs without gaps, and some rows end before the padding.
-        out = rows.logits if rows.logits.is_contiguous() else None
-        return OutputRows(rows.best_values, rows.best_ids, self._bound(rows.logits, out))
+        best_values, logits = rows.best_values, rows.logits
+        if self._scale != 1.0:
+            best_values = torch.tensor(best_values).mul_(self._scale).tolist()
+        if logits is not None and self._is_bounded:
+            # Nobody else has these rows; but kernels write theirs without gaps, and some rows end before the padding.
+            logits = self._bound(logits, logits if logits.is_contiguous() else None)
+        return OutputRows(best_values, rows.best_ids, logits)
 
     def _gather(self, logits: Tensor, num_columns: int) -> Tensor:
         """Lay the ranks' columns side by side: [num_rows, this rank's] -> [num_rows, num_columns]."""

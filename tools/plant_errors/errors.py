@@ -125,6 +125,7 @@ ERRORS: tuple[PlantedError, ...] = (
         "bound_logits",
         ("the scale is forgotten", ".to(tl.float32) * scale", ".to(tl.float32)"),
         ("the cap is an eighth too narrow", "soft_cap - 2.0 * soft_cap", "soft_cap - 1.75 * soft_cap"),
+        ("infinity is bounded", ", values, bounded)", ", bounded, bounded)"),
     ),
     *_slips(
         "unpack",

@@ -1,6 +1,7 @@
 """Logits scaled and bounded in float32: soft_cap * tanh(scale * logit / soft_cap), one pass over a vocabulary's rows.
 
-By tanh(x) = 1 - 2 / (1 + exp(2 x)), which holds at both ends: the exponential becomes infinity or zero.
+By tanh(x) = 1 - 2 / (1 + exp(2 x)), which holds at both ends: the exponential becomes infinity or zero. A scaled logit
+that is itself infinite stays so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def bound_logits_kernel(
     places = tl.program_id(0).to(tl.int64) * vocab_size + tokens
     values = tl.load(logits + places, mask=mask, other=0.0).to(tl.float32) * scale
     if HAS_SOFT_CAP:
-        values = soft_cap - 2.0 * soft_cap / (1.0 + tl.exp(values * (2.0 / soft_cap)))
+        bounded = soft_cap - 2.0 * soft_cap / (1.0 + tl.exp(values * (2.0 / soft_cap)))
+        values = tl.where(tl.abs(values) == float("inf"), values, bounded)
     tl.store(out + places, values, mask=mask)
 
 

@@ -75,7 +75,7 @@ def test_logits_are_scaled_and_bounded_once_on_every_way_out(scale: float, soft_
     torch.testing.assert_close(chosen.logits, expected[[1, 4], :40], rtol=1e-5, atol=1e-5)
     assert chosen.best_ids == expected[:, :40].argmax(dim=1).tolist()
     raw = hidden.double() @ rows[:40].double().t()
-    assert chosen.best_values == pytest.approx(raw.amax(dim=1).tolist(), rel=1e-5)
+    assert chosen.best_values == pytest.approx((scale * raw.amax(dim=1)).tolist(), rel=1e-5)
 
 
 @pytest.mark.parametrize("num_drawable", [40, 48])
@@ -97,6 +97,19 @@ def test_infinite_best_logit_is_not_hidden_by_the_bound() -> None:
     assert best_values == [16.0, torch.inf]
 
 
+@pytest.mark.parametrize("soft_cap", [None, 4.0])
+def test_best_logit_that_overflows_by_its_scale_shows_on_every_way_out(soft_cap: float | None) -> None:
+    layer, hidden = make_output_layer(torch.ones(4, 16), 8.0, soft_cap), torch.ones(2, 16)
+    hidden[1] = torch.finfo(torch.float32).max / 64  # 16 of them are finite
+    chosen = layer.choose(hidden, 4, kept_rows=[0, 1])
+    assert chosen.best_values == [128.0, torch.inf]
+    assert layer.choose(hidden, 4, kept_rows=[]).best_values == chosen.best_values
+    assert chosen.logits is not None
+    for logits in (chosen.logits, layer.forward(hidden)):
+        assert logits[0].isfinite().all()
+        assert logits[1].isposinf().all()
+
+
 def test_bounded_logits_have_the_same_bits_alone_and_in_any_batch() -> None:
     generator = torch.Generator().manual_seed(0)
     layer = make_output_layer(torch.randn(53, 16, generator=generator), 0.7, 4.0)
@@ -105,13 +118,15 @@ def test_bounded_logits_have_the_same_bits_alone_and_in_any_batch() -> None:
     assert all(torch.equal(layer.forward(hidden[i : i + 1]), together[i : i + 1]) for i in range(29))
 
 
-def test_logits_that_are_not_finite_stay_so_where_they_are_no_numbers() -> None:
+def test_logits_that_are_not_finite_stay_so_behind_a_bound() -> None:
     layer = make_output_layer(torch.ones(4, 16), 1.0, 4.0)
-    hidden = torch.ones(2, 16)
-    hidden[1, 3] = torch.nan
+    hidden = torch.ones(4, 16)
+    hidden[1:, 3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     logits = layer.forward(hidden)
-    assert logits[0].isfinite().all()
+    assert torch.equal(logits[:1], layer.forward(hidden[:1]))
     assert logits[1].isnan().all()
+    assert logits[2].isposinf().all()
+    assert logits[3].isneginf().all()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -23,9 +23,11 @@ PAGEWIRE_INLINE void store_bfloat_partial(uint16_t* p, Vec a, int64_t n) {
   std::memcpy(p, whole, static_cast<size_t>(n) * sizeof(uint16_t));
 }
 
-// One element type each, to write a kernel once for all of them: Element is what lies in memory.
+// One element type each, to write a kernel once for all of them: Element is what lies in memory. Loads give its numbers
+// in units of kUnit, a power of two: the reader multiplies by it where that costs least.
 struct Float32 {
   using Element = float;
+  static constexpr float kUnit = 1.0f;
   PAGEWIRE_INLINE Vec load_all(const float* p) { return load(p); }
   PAGEWIRE_INLINE Vec load_first(const float* p, int64_t n) { return load_partial(p, n); }
   PAGEWIRE_INLINE void store_all(float* p, Vec a) { store(p, a); }
@@ -33,6 +35,7 @@ struct Float32 {
 };
 struct Float16 {
   using Element = uint16_t;
+  static constexpr float kUnit = 1.0f;
   PAGEWIRE_INLINE Vec load_all(const uint16_t* p) { return load_half(p); }
   PAGEWIRE_INLINE Vec load_first(const uint16_t* p, int64_t n) { return load_half_partial(p, n); }
   PAGEWIRE_INLINE void store_all(uint16_t* p, Vec a) { store_half(p, a); }
@@ -40,6 +43,7 @@ struct Float16 {
 };
 struct BFloat16 {
   using Element = uint16_t;
+  static constexpr float kUnit = 1.0f;
   PAGEWIRE_INLINE Vec load_all(const uint16_t* p) { return load_bfloat(p); }
   PAGEWIRE_INLINE Vec load_first(const uint16_t* p, int64_t n) { return load_bfloat_partial(p, n); }
   PAGEWIRE_INLINE void store_all(uint16_t* p, Vec a) { store_bfloat(p, a); }
@@ -47,6 +51,19 @@ struct BFloat16 {
 };
 
 #include "vec_float8.inl"
+
+// kCount vectors that lie side by side, a power of two. Numbers of 8 bits are converted some vectors at a time.
+template <int64_t kCount, typename Type>
+PAGEWIRE_INLINE void load_run(Type, const typename Type::Element* p, Vec* out) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kCount; ++i) out[i] = Type::load_all(p + i * kVecSize);
+}
+template <int64_t kCount, typename Format>
+PAGEWIRE_INLINE void load_run(Float8<Format>, const uint8_t* p, Vec* out) {
+  constexpr int64_t kSize = kCount * kVecSize < kFloat8Run ? kCount * kVecSize : kFloat8Run;
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kCount * kVecSize; i += kSize) load_float8<Format, kSize>(p + i, out + i / kVecSize);
+}
 
 // 2^r for r in [-0.5, 0.5]: a polynomial fitted to the least relative error, 2^0 exactly 1.
 PAGEWIRE_INLINE Vec exp2_fraction(Vec r) {

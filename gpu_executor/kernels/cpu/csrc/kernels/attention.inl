@@ -2,116 +2,7 @@
 // Included inside an instruction set's namespace, after its Vec and elementwise.inl.
 
 #include "attention_step.inl"
-
-// --- Where a step's keys lie ----------------------------------------------------------------------------------------
-
-// One request's part of a KV cache.
-template <typename Type>
-struct RequestCache {
-  using Element = typename Type::Element;
-  const Element *keys, *values;
-  const int32_t* block_table;
-  int64_t num_kv_heads, head_dim, block_size;
-
-  // Where a KV head's part of a block starts, in elements; index: in the block table.
-  int64_t block_offset(int64_t index, int64_t kv_head) const {
-    return (block_table[index] * num_kv_heads + kv_head) * head_dim * block_size;
-  }
-};
-
-// Where the panels of a step lie in the cache, for KV head 0: the offsets of their keys and of their values.
-struct PanelPlaces {
-  int64_t keys[kStepPanels], values[kStepPanels];
-};
-
-// The panels of the step at `start` that hold keys [begin, end); whole panels must lie in one block. The places of the
-// others are those of a neighbour: they may be fetched, to no use.
-template <typename Type>
-static PanelPlaces find_panels(const RequestCache<Type>& cache, int64_t start, int64_t begin, int64_t end) {
-  PanelPlaces places;
-  const int64_t first = (begin - start) / kPanelKeys, position = start + first * kPanelKeys;
-  int64_t index = position / cache.block_size, offset = position % cache.block_size;
-  for (int64_t panel = first; panel < kStepPanels; ++panel) {
-    if (start + panel * kPanelKeys < end) {
-      const int64_t block = cache.block_offset(index, 0);
-      places.keys[panel] = block + offset;
-      places.values[panel] = block + offset * cache.head_dim;
-    } else {
-      places.keys[panel] = places.keys[panel - 1];
-      places.values[panel] = places.values[panel - 1];
-    }
-    offset += kPanelKeys;
-    if (offset == cache.block_size) {
-      offset = 0;
-      ++index;
-    }
-  }
-  for (int64_t panel = 0; panel < first; ++panel) {
-    places.keys[panel] = places.keys[first];
-    places.values[panel] = places.values[first];
-  }
-  return places;
-}
-
-// A step's keys of one KV head, read where they lie. What comes next is the next head's part of the same blocks, and
-// after the last head the first one's part of the next step.
-template <typename Type>
-static StepSource<Type, true> direct_source(const RequestCache<Type>& cache, const PanelPlaces& places,
-                                            int64_t kv_head, const PanelPlaces& next_places, int64_t next_kv_head) {
-  StepSource<Type, true> source;
-  source.key_stride = cache.block_size;
-  source.value_stride = cache.head_dim;
-  const int64_t head_elements = cache.head_dim * cache.block_size;
-  const int64_t head = kv_head * head_elements, next_head = next_kv_head * head_elements;
-  for (int64_t panel = 0; panel < kStepPanels; ++panel) {
-    source.keys[panel] = cache.keys + places.keys[panel] + head;
-    source.values[panel] = cache.values + places.values[panel] + head;
-    source.next_keys[panel] = cache.keys + next_places.keys[panel] + next_head;
-    source.next_values[panel] = cache.values + next_places.values[panel] + next_head;
-  }
-  return source;
-}
-
-// Keys [begin, end) of the step at `start` of one KV head, converted to floats in the tile's work space.
-template <typename Type>
-static StepSource<Float32, false> converted_source(const RequestCache<Type>& cache, int64_t kv_head,
-                                                   const AttentionRows& tile, int64_t start, int64_t begin,
-                                                   int64_t end) {
-  StepSource<Float32, false> source;
-  source.key_stride = kPanelKeys;
-  source.value_stride = tile.channels;
-  const int64_t head_dim = cache.head_dim, block_size = cache.block_size;
-  for (int64_t panel = 0; panel < kStepPanels; ++panel) {
-    source.keys[panel] = source.next_keys[panel] = tile.step_keys + panel * head_dim * kPanelKeys;
-    source.values[panel] = source.next_values[panel] = tile.step_values + panel * kPanelKeys * tile.channels;
-  }
-  for (int64_t position = begin; position < end;) {
-    // As many keys as lie side by side in the cache and in the panel.
-    const int64_t block = cache.block_offset(position / block_size, kv_head), offset = position % block_size;
-    const int64_t place = position - start;
-    const int64_t count = smaller(smaller(kVecSize - place % kVecSize, block_size - offset), end - position);
-    const typename Type::Element* key = cache.keys + block + offset;
-    float* keys = tile.step_keys + place / kPanelKeys * head_dim * kPanelKeys + place % kPanelKeys;
-    if (count == kVecSize) {
-      for (int64_t channel = 0; channel < head_dim; ++channel) {
-        store(keys + channel * kPanelKeys, Type::load_all(key + channel * block_size));
-      }
-    } else {
-      for (int64_t channel = 0; channel < head_dim; ++channel) {
-        store_partial(keys + channel * kPanelKeys, Type::load_first(key + channel * block_size, count), count);
-      }
-    }
-    const typename Type::Element* value = cache.values + block + offset * head_dim;
-    for (int64_t i = 0; i < count; ++i, value += head_dim) {
-      float* values = tile.step_values + (place + i) * tile.channels;
-      for_vectors(
-          head_dim, [&](int64_t channel) { store(values + channel, Type::load_all(value + channel)); },
-          [&](int64_t channel, int64_t rest) { store(values + channel, Type::load_first(value + channel, rest)); });
-    }
-    position += count;
-  }
-  return source;
-}
+#include "attention_keys.inl"
 
 // --- Splits ---------------------------------------------------------------------------------------------------------
 
@@ -205,6 +96,11 @@ static void attend_split(const AttentionRows& tile, const RequestCache<Type>& ca
 
 constexpr float kLog2E = 1.4426950408889634f;
 
+// What keys and values that were loaded are still to be multiplied by.
+static float stored_unit(const AttentionStep& step) {
+  return step.kv_type == ElementType::kFloat8E4M3 ? Float8E4M3::kUnit : 1.0f;
+}
+
 static AttentionRows lay_out_rows(int64_t head_rows, int64_t num_heads, int64_t head_dim, float* work) {
   AttentionRows tile;
   tile.head_rows = head_rows;
@@ -255,7 +151,7 @@ static void set_rows(const AttentionStep& step, const AttentionTask& task, const
                      const HeadRange& heads) {
   const int64_t head_dim = step.head_dim, window = step.sliding_window;
   const int64_t first_position = step.seq_lens[task.request] - step.query_start[task.request + 1];
-  const float to_score = step.scale * step.key_scale;
+  const float to_score = step.scale * step.key_scale * stored_unit(step);
   const float factor = step.soft_cap == 0.0f ? to_score : 2.0f * to_score / step.soft_cap;
   const Vec scale = broadcast(factor * kLog2E);
   for_tile_rows(tile, heads, [&](int64_t row, int64_t kv_head, int64_t head_row) {
@@ -307,9 +203,10 @@ static void attend_to_output(const AttentionStep& step, const AttentionTask& tas
                  tile.total_largest + row, tile.total_sum + row, tile.total_values + row * tile.channels);
     }
   }
+  const float value_scale = step.value_scale * stored_unit(step);
   for_tile_rows(tile, heads, [&](int64_t row, int64_t kv_head, int64_t head_row) {
     const RowPlace place = row_place(step, task.token_begin, kv_head, head_row);
-    normalize(tile.total_values + row * tile.channels, tile.total_sum[row], step.value_scale, step.head_dim,
+    normalize(tile.total_values + row * tile.channels, tile.total_sum[row], value_scale, step.head_dim,
               step.output + place.token * step.output_stride + place.head * step.head_dim);
   });
 }
@@ -362,6 +259,6 @@ void attention_merge(const AttentionStep& step, const AttentionMerge& merge) {
           step.partials + merge.partial + partial_offset(step, head_rows, split, merge.kv_head, head_row);
       fold_split(partial[0], partial[1], partial + kPartialHead, step.head_dim, &largest, &sum, output);
     }
-    normalize(output, sum, step.value_scale, step.head_dim, output);
+    normalize(output, sum, step.value_scale * stored_unit(step), step.head_dim, output);
   }
 }

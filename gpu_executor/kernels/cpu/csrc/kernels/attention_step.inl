@@ -80,9 +80,6 @@ PAGEWIRE_NOINLINE void score_panels(const float* query, int64_t query_stride, co
     for (int64_t vec = 0; vec < kVecs; ++vec) sums[row][vec] = zero();
   }
   for (int64_t channel = 0; channel < head_dim; ++channel) {
-    const auto load_key = [&](int64_t vec) {
-      return Type::load_all(panels[vec / kPanelVecs] + channel * key_stride + vec % kPanelVecs * kVecSize);
-    };
     if constexpr (Source::kAhead) {
 #pragma GCC unroll 4
       for (int64_t i = 0; i < kPanels; ++i) prefetch(next[i] + channel * key_stride);
@@ -90,8 +87,10 @@ PAGEWIRE_NOINLINE void score_panels(const float* query, int64_t query_stride, co
     // The fewer of the two kinds of factors stay in registers, while those of the other kind pass by.
     if constexpr (kVecs <= kRows) {
       Vec keys[kVecs];
-#pragma GCC unroll 16
-      for (int64_t vec = 0; vec < kVecs; ++vec) keys[vec] = load_key(vec);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kPanels; ++i) {
+        load_run<kPanelVecs>(Type{}, panels[i] + channel * key_stride, keys + i * kPanelVecs);
+      }
 #pragma GCC unroll 8
       for (int64_t row = 0; row < kRows; ++row) {
         const Vec factor = broadcast(query[row * query_stride + channel]);
@@ -102,11 +101,18 @@ PAGEWIRE_NOINLINE void score_panels(const float* query, int64_t query_stride, co
       Vec factors[kRows];
 #pragma GCC unroll 8
       for (int64_t row = 0; row < kRows; ++row) factors[row] = broadcast(query[row * query_stride + channel]);
-#pragma GCC unroll 16
-      for (int64_t vec = 0; vec < kVecs; ++vec) {
-        const Vec key = load_key(vec);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kPanels; ++i) {
+        Vec keys[kPanelVecs];
+        load_run<kPanelVecs>(Type{}, panels[i] + channel * key_stride, keys);
+#pragma GCC unroll 4
+        for (int64_t vec = 0; vec < kPanelVecs; ++vec) {
 #pragma GCC unroll 8
-        for (int64_t row = 0; row < kRows; ++row) sums[row][vec] = fma(factors[row], key, sums[row][vec]);
+          for (int64_t row = 0; row < kRows; ++row) {
+            Vec& sum = sums[row][i * kPanelVecs + vec];
+            sum = fma(factors[row], keys[vec], sum);
+          }
+        }
       }
     }
   }
@@ -141,8 +147,7 @@ PAGEWIRE_NOINLINE void add_values(const float* weights, const float* correction,
       if constexpr (Source::kAhead) prefetch(next);
       if constexpr (kVecs <= kRows) {
         Vec parts[kVecs];
-#pragma GCC unroll 8
-        for (int64_t vec = 0; vec < kVecs; ++vec) parts[vec] = Type::load_all(value + vec * kVecSize);
+        load_run<kVecs>(Type{}, value, parts);
 #pragma GCC unroll 8
         for (int64_t row = 0; row < kRows; ++row) {
           const Vec weight = broadcast(weights[row * kKeyStep + key]);
@@ -153,11 +158,20 @@ PAGEWIRE_NOINLINE void add_values(const float* weights, const float* correction,
         Vec factors[kRows];
 #pragma GCC unroll 8
         for (int64_t row = 0; row < kRows; ++row) factors[row] = broadcast(weights[row * kKeyStep + key]);
+        // A panel's width at a time: as many as are converted together.
+        constexpr int64_t kRun = smaller(kVecs, kPanelVecs);
 #pragma GCC unroll 8
-        for (int64_t vec = 0; vec < kVecs; ++vec) {
-          const Vec part = Type::load_all(value + vec * kVecSize);
+        for (int64_t vec = 0; vec < kVecs; vec += kRun) {
+          Vec parts[kRun];
+          load_run<kRun>(Type{}, value + vec * kVecSize, parts);
+#pragma GCC unroll 4
+          for (int64_t i = 0; i < kRun; ++i) {
 #pragma GCC unroll 8
-          for (int64_t row = 0; row < kRows; ++row) sums[row][vec] = fma(factors[row], part, sums[row][vec]);
+            for (int64_t row = 0; row < kRows; ++row) {
+              Vec& sum = sums[row][vec + i];
+              sum = fma(factors[row], parts[i], sum);
+            }
+          }
         }
       }
     }

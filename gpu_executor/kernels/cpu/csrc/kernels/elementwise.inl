@@ -128,9 +128,10 @@ void store_elements(const float* x, int64_t n, ElementType type, void* out, int6
 
 template <typename Type>
 static void load_elements_as(const typename Type::Element* x, int64_t n, float* out) {
+  const Vec unit = broadcast(Type::kUnit);
   for_vectors(
-      n, [&](int64_t i) { store(out + i, Type::load_all(x + i)); },
-      [&](int64_t i, int64_t count) { store_partial(out + i, Type::load_first(x + i, count), count); });
+      n, [&](int64_t i) { store(out + i, mul(Type::load_all(x + i), unit)); },
+      [&](int64_t i, int64_t count) { store_partial(out + i, mul(Type::load_first(x + i, count), unit), count); });
 }
 
 void load_elements(const void* x, int64_t n, ElementType type, float* out) {

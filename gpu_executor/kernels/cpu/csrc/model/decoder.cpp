@@ -157,11 +157,7 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   clock.end_phase(PhaseKind::kAttention);
 
   const InputView context = output_input_.view(layer.output);
-  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      context.write(kernels, row, 0, query_size(view), context_.as<float>() + row * query_size(view));
-    }
-  });
+  write_rows(team, kernels, context, num_tokens, query_size(view), context_.as<float>(), query_size(view));
   clock.end_phase(PhaseKind::kContext);
 
   multiply(team, kernels, layer.output, context.rows(), num_tokens, output_rows(attention_end(view), pass), work_);
@@ -264,7 +260,7 @@ void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) c
     for (int64_t r = row; r < row_end; ++r) {
       float* gate = gates + (r - row) * width;
       layer.gate_row(gate, ups + (r - row) * width, end - channel, gate);
-      output.write(kernels, r, channel, end - channel, gate);
+      output.write_columns(kernels, r, channel, end - channel, gate);
     }
   });
 }
@@ -275,13 +271,16 @@ void Decoder::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
   multiply(team, kernels, layer.gate_up, gate_up_input_.view(layer.gate_up).rows(), num_tokens,
            {gate_up_.as<float>(), 2 * size, false}, work_);
   const InputView output = down_input_.view(layer.down);
-  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const float* gate = gate_up_.as<float>() + row * 2 * size;
-      float* out = output.place_for(row, tile_[team.thread()].as<float>());
-      layer.gate_row(gate, gate + size, size, out);
-      output.write(kernels, row, 0, size, out);
-    }
+  for_row_pieces(team, num_tokens, size, [&](int64_t row, int64_t begin, int64_t end) {
+    const float* gate_up = gate_up_.as<float>() + row * 2 * size;
+    const int64_t count = end - begin;
+    float* scratch = tile_[team.thread()].as<float>();
+    float* out = output.column_place(row, begin, scratch);
+    const float* gate = output.columns_of(gate_up, begin, count, out);
+    // A permutation has a place for the output: the scratch is free.
+    const float* up = output.columns_of(gate_up + size, begin, count, scratch);
+    layer.gate_row(gate, up, count, out);
+    output.write_columns(kernels, row, begin, count, out);
   });
 }
 

@@ -62,11 +62,11 @@ int64_t LinearWeight::work_bytes(const KernelTable& kernels) const {
 }
 
 void InputView::write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const {
-  if (permutation != nullptr) {
-    float* to = floats + row * float_stride;
-    for (int64_t column = 0; column < n; ++column) to[column] = x[permutation[column]];
-    x = to;
-  } else if (floats != nullptr) {
+  write_columns(kernels, row, begin, n, columns_of(x, begin, n, column_place(row, begin, nullptr)));
+}
+
+void InputView::write_columns(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const {
+  if (floats != nullptr) {
     float* to = floats + row * float_stride + begin;
     if (to != x) std::memcpy(to, x, static_cast<size_t>(n) * sizeof(float));
   }
@@ -148,6 +148,13 @@ void multiply_channels(const KernelTable& kernels, const LinearWeight& weight, i
     }
     first_channel += part.out_features;
   }
+}
+
+void write_rows(Team& team, const KernelTable& kernels, const InputView& input, int64_t num_rows, int64_t size,
+                const float* x, int64_t stride) {
+  for_row_pieces(team, num_rows, size, [&](int64_t row, int64_t begin, int64_t end) {
+    input.write(kernels, row, begin, end - begin, x + row * stride);
+  });
 }
 
 }  // namespace pagewire

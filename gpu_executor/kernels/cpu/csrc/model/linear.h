@@ -56,9 +56,22 @@ struct InputView {
   float* place_for(int64_t row, float* scratch) const {
     return floats == nullptr || permutation != nullptr ? scratch : floats + row * float_stride;
   }
-  // Take channels [begin, begin + n) of a row; begin is a multiple of kGroup, and so is n unless the row ends there.
-  // With a permutation, all of its channels. x may be place_for(row, ...) + begin.
+  // Take columns [begin, begin + n) of a row; begin is a multiple of kGroup, and so is n unless the row ends there.
+  // x: the whole row, by input channel; it may be place_for(row, ...).
   void write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const;
+  // The same of what lies in the order of columns already, from `begin` on; it may be column_place(row, begin, ...).
+  void write_columns(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const;
+  // Where columns that are computed for this product are best put before write_columns() takes them.
+  float* column_place(int64_t row, int64_t begin, float* scratch) const {
+    return floats == nullptr ? scratch : floats + row * float_stride + begin;
+  }
+  // Columns [begin, begin + n) of a row by input channel: where they lie if they have its order, else brought together
+  // at `to`.
+  const float* columns_of(const float* x, int64_t begin, int64_t n, float* to) const {
+    if (permutation == nullptr) return x + begin;
+    for (int64_t i = 0; i < n; ++i) to[i] = x[permutation[begin + i]];
+    return to;
+  }
 };
 
 // Memory for the input rows of products that come one after the other.
@@ -99,5 +112,25 @@ void for_rows(Team& team, int64_t num_rows, Tile&& tile) {
     tile(begin, begin + per_tile < num_rows ? begin + per_tile : num_rows);
   });
 }
+
+// Call tile(row, begin, end) for channels [begin, end) of all rows of `size` channels, begin a multiple of kGroup: whole
+// rows, or pieces of them where there are too few rows for all threads.
+template <typename Tile>
+void for_row_pieces(Team& team, int64_t num_rows, int64_t size, Tile&& tile) {
+  constexpr int64_t kLeastPiece = 512;  // under a microsecond's work
+  const int64_t wanted = num_rows < team.num_threads() ? divide_up(2 * team.num_threads(), num_rows) : 1;
+  const int64_t piece = round_up(larger(divide_up(size, wanted), smaller(kLeastPiece, size)), kGroup);
+  const int64_t pieces = divide_up(size, piece);
+  for_rows(team, num_rows * pieces, [&](int64_t index, int64_t index_end) {
+    for (; index < index_end; ++index) {
+      const int64_t begin = index % pieces * piece;
+      tile(index / pieces, begin, smaller(begin + piece, size));
+    }
+  });
+}
+
+// One phase: take rows of `size` channels, [num_rows] at `stride`, as a product's input.
+void write_rows(Team& team, const KernelTable& kernels, const InputView& input, int64_t num_rows, int64_t size,
+                const float* x, int64_t stride);
 
 }  // namespace pagewire

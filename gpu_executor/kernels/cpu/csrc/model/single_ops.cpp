@@ -18,9 +18,7 @@ void SingleOps::linear(const LinearWeight& weight, const float* x, int64_t num_r
   const InputView input = input_.view(weight);
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
-    for_rows(team, num_rows, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) input.write(kernels, row, 0, size, x + row * size);
-    });
+    write_rows(team, kernels, input, num_rows, size, x, size);
     multiply(team, kernels, weight, input.rows(), num_rows, {out, weight.out_features(), false}, work_);
     clock.end_phase(PhaseKind::kLinear);
   });

@@ -75,11 +75,7 @@ void OutputLayer::run(const LinearWeight& weight, const float* hidden, int64_t n
   const int64_t row_tiles = divide_up(num_rows, tile_rows);
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
-    for_rows(team, num_rows, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        input.write(kernels, row, 0, in_features, hidden + row * in_features);
-      }
-    });
+    write_rows(team, kernels, input, num_rows, in_features, hidden, in_features);
     team.for_tiles(row_tiles * num_tiles, [&](int64_t index) {
       // Rows change fastest: threads that work side by side read the same weights.
       const int64_t row_begin = index % row_tiles * tile_rows;

@@ -182,6 +182,30 @@ def test_attention_gives_the_reference_for_scaled_8_bit_caches(
     assert all(is_close(a, b) for a, b in zip(outputs, expected, strict=True))
 
 
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("num_heads", [1, 3, 20])  # of one KV head: read in place, or converted for many rows
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_every_number_of_8_bits_is_read_exactly(kv_dtype: torch.dtype, num_heads: int, instruction_set: str) -> None:
+    ops = cpu_ops(instruction_set, 1)
+    numbers = torch.arange(256, dtype=torch.uint8).view(kv_dtype)
+    shape = ops.kv_cache_shape(KVCacheSpec(LayerKind.FULL, 1, 256), 1, 16)
+    step = paged_step([Chunk([0], 0, 1)], 16)
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        cache = LayerKVCache(*(torch.zeros(part).to(kv_dtype) for part in shape), 1.0, 1.0)
+        cache.key[0, 0, :, 0], cache.value[0, 0, 0] = key, value
+        return ops.paged_attention(query, cache, step, scale=1.0, sliding_window=None)
+
+    # The one key has all weight, whatever it is: the output is its value.
+    zeros = torch.zeros(256).to(kv_dtype)
+    output = attend(torch.zeros(1, num_heads, 256), zeros, numbers)
+    assert all(torch.equal(head.nan_to_num(7, 8, 9), numbers.float().nan_to_num(7, 8, 9)) for head in output[0])
+    for number in numbers[~numbers.float().isfinite()]:
+        key = zeros.clone()
+        key[5] = number
+        assert attend(torch.ones(1, num_heads, 256), key, zeros).isnan().all()
+
+
 def test_tolerance_notices_a_cap_that_hardly_binds() -> None:
     ops = cpu_ops("auto", 2)
     capped, plain = (Requests(HEADS[0], lengths=[65], soft_cap=cap).attend_whole(ops)[0] for cap in (50.0, None))

@@ -121,13 +121,17 @@ def test_row_has_the_same_bits_in_any_batch(engine, layout):
 
 @pytest.mark.parametrize("layout", WEIGHTS)
 def test_row_has_the_same_bits_on_any_number_of_threads(layout):
-    """More threads cut a matrix into other tiles."""
-    weight = WEIGHTS[layout](700, 96)
-    x = random_rows(70, 96)
+    """More threads cut a matrix into other tiles, and a single row into pieces."""
+    weight, wide = WEIGHTS[layout](700, 96), WEIGHTS[layout](20, 1632)
+    x, x_wide = random_rows(70, 96), random_rows(1, 1632)
     results = []
     for num_threads in (1, 2, 3, 5):
         engine = make_engine("auto", num_threads)
-        results.append(multiply(engine, x, pack_weight(engine, weight)))
+        products = (
+            multiply(engine, x, pack_weight(engine, weight)),
+            multiply(engine, x_wide, pack_weight(engine, wide)),
+        )
+        results.append(torch.cat([part.flatten() for part in products]))
     assert all(torch.equal(result, results[0]) for result in results)
 
 

@@ -72,6 +72,8 @@ SHAPES = {
     "gate-within-panel": Shape(hidden_size=96, intermediate_size=104),
     # The last group of the down product's input is half padding.
     "half-group": Shape(intermediate_size=80),
+    # A single row is cut into pieces where there are threads for them, the last of them no whole number of groups.
+    "pieces-of-a-row": Shape(intermediate_size=1112),
     "qwen3": Shape(head_dim=32, has_head_norms=True, rotary_dim=32),
     "qwen2": Shape(has_bias=True),
     "partial-rotary": Shape(rotary_dim=6),
@@ -238,7 +240,7 @@ def test_the_decoder_has_the_bits_of_its_small_ops(ops: CpuOps, name: str, layou
 
 
 @pytest.mark.parametrize("layout", WEIGHTS)
-@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "sliding", "gemma", "granite"])
+@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "pieces-of-a-row", "sliding", "gemma", "granite"])
 def test_a_token_has_the_same_bits_however_its_step_is_made_up(ops: CpuOps, name: str, layout: str):
     decoder = Decoder(ops, SHAPES[name], WEIGHTS[layout])
     block_ids, inputs = requests()
@@ -283,7 +285,7 @@ def test_parts_of_mixed_layouts_are_one_weight(ops: CpuOps):
     assert_same_bits(decoder.run(steps, inputs), decoder.run(in_pieces(block_ids), inputs))
 
 
-@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "gemma"])
+@pytest.mark.parametrize("name", ["plain", "gate-within-panel", "pieces-of-a-row", "gemma"])
 def test_permuted_input_channels_are_brought_into_order_first(ops: CpuOps, name: str):
     """Down's input is then complete before it is quantized: no tile computes gates and quantizes them."""
     decoder = Decoder(ops, SHAPES[name], lambda out, size, **more: permuted(random_int4(out, size, **more)))

@@ -23,6 +23,7 @@ from pagewire.gpu_executor.sampling.draw import Draw, RowSampling
 from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
 from pagewire.gpu_executor.weights import load_weights
+from pagewire.ipc.errors import EngineError
 from pagewire.ipc.sampling_params import Sampling
 from tests.support.elementwise import TOLERANCES, normal
 from tests.support.planted import PRECISION_ERRORS, assert_notices
@@ -56,9 +57,15 @@ def test_bounds_give_the_reference(vocab_size: int, dtype: torch.dtype, scale: f
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # exp of a large number, by numpy
 def test_bounds_meet_their_limits() -> None:
     logits = torch.tensor([[0.0, 1e-3, 1e6, -1e6, 3e38, math.inf, -math.inf, math.nan]])
-    out = bound_logits(logits, 1.0, 30.0)[0]
-    assert out[:7].tolist() == pytest.approx([0.0, 1e-3, 30.0, -30.0, 30.0, 30.0, -30.0], abs=5e-6)
-    assert out[7].isnan()
+    for bound in (bound_logits, reference):
+        out = bound(logits, 1.0, 30.0)[0]
+        # What is infinite stays so: the sampler reports it.
+        assert out[:7].tolist() == pytest.approx([0.0, 1e-3, 30.0, -30.0, 30.0, math.inf, -math.inf], abs=5e-6)
+        assert out[7].isnan()
+        for soft_cap in (None, 30.0):
+            scaled = bound(torch.tensor([[1.0, 3e38, -3e38]]), 4.0, soft_cap)[0]
+            assert scaled[0].isfinite()
+            assert scaled[1:].tolist() == [math.inf, -math.inf]
 
 
 def test_no_rows_are_no_work() -> None:
@@ -117,3 +124,23 @@ def test_draws_on_the_device_see_logits_that_are_bounded_once(
     )
     for report, expected_report in zip(reported, expected_reported, strict=True):
         assert report.logprob == pytest.approx(expected_report.logprob, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # what is tested, by numpy
+@pytest.mark.parametrize("soft_cap", [None, 30.0])
+def test_rows_whose_logits_overflow_by_their_scale_fail_alone(soft_cap: float | None) -> None:
+    ops = TritonOps(CPU, is_batch_invariant=False, attention_backend="triton")
+    hidden = normal(3, 64)
+    hidden[1] *= 1e37
+    on_device = DeviceSampler(512, ops, CpuDevice(HostLimits())), bounded_model(ops, 1e4, soft_cap)
+    on_host = Sampler(512, ReferenceOps()), bounded_model(ReferenceOps(), 1e4, soft_cap)
+    for sampler, model in (on_device, on_host):
+        largest = (model.compute_logits(hidden)).amax(dim=1)
+        assert largest.isposinf().tolist() == [False, True, False]
+        for kind in draws():
+            drawn = sampler.begin(model, hidden, [kind] * 3).collect()
+            assert [one.error is not None for one in drawn] == [False, True, False]
+            assert drawn[1].error is not None
+            assert "not finite" in drawn[1].error.message
+        with pytest.raises(EngineError, match="not finite"):
+            sampler.prompt_logprobs(model.compute_logits(hidden), [5, 6, 7], 1)
