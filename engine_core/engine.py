@@ -22,7 +22,7 @@ from .kv.cache_manager import CacheManager
 from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
-from .request import Request
+from .request import Child, Request
 from .scheduler import Scheduler, SchedulerOutput
 from .step_builder import StepBuilder
 from .step_costs import StepCosts
@@ -335,8 +335,12 @@ class Engine:
         if not failed_ids:
             return
         in_flight = list(self._in_flight.scheduled())
+        at_fault: set[Child] = set()
         for item in step.scheduled:
-            # A row that read what another failed to write may fail for that reason alone: it is tried again, and blames
-            # nobody. Writers stand before their readers, so the first failure is a true one.
-            if item.row_id in failed_ids and not item.is_void:
-                void_readers(item, in_flight, self._scheduler, self._cache)
+            if item.row_id in failed_ids:
+                # A row that read what another failed to write may fail for that reason alone: it is tried again, and
+                # blames nobody, but nor did it write. Writers stand before their readers, so the first failure is a
+                # true one.
+                if not item.is_void:
+                    at_fault.add(item.child)
+                void_readers(item, in_flight, at_fault, self._scheduler, self._cache)

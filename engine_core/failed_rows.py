@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from .kv.cache_manager import CacheManager
-from .request import ChildStatus
+from .request import Child, ChildStatus
 from .scheduler import ScheduledChild, Scheduler
 
 
 def void_readers(
-    failed: ScheduledChild, in_flight: Iterable[ScheduledChild], scheduler: Scheduler, cache: CacheManager
+    failed: ScheduledChild,
+    in_flight: Iterable[ScheduledChild],
+    at_fault: Container[Child],
+    scheduler: Scheduler,
+    cache: CacheManager,
 ) -> None:
     """Send back to waiting whoever may have read blocks that the failed row was to write.
 
@@ -21,6 +25,7 @@ def void_readers(
     Args:
         failed: the row's share of the step whose result brought the error.
         in_flight: all shares of that step and of those after it.
+        at_fault: children that failed by themselves: what they read is no excuse.
         scheduler: preempts the readers.
         cache: forgets what the row and the readers registered.
     """
@@ -34,7 +39,7 @@ def void_readers(
         if child.digests[first_block : first_block + 1] != digest:
             continue
         cache.forget_from(child, first_block)
-        if child is not failed.child:
+        if child not in at_fault:
             item.is_void = True
             if child.status is ChildStatus.RUNNING:
                 scheduler.preempt(child)

@@ -55,6 +55,15 @@ def test_bad_requests_with_one_head_all_fail_and_nobody_is_stuck(prompt_logprobs
     assert len(driver.steps) < 20
 
 
+def test_row_that_fails_after_it_was_taken_for_a_reader_leaves_no_block_that_was_never_written():
+    driver = build_driver(fails=fails, is_async=True, block_size=1, budget=1, max_num_seqs=1, num_blocks=5)
+    driver.add(build_request(1, [3, 1], seed=BAD), build_request(2, [3, 1], seed=BAD), build_request(3, [3, 1]))
+    # The second request runs while the first one's second step, sent ahead, is still to fail.
+    driver.run()
+    assert [driver[i].end.error for i in (1, 2)] == [ERROR] * 2
+    driver.check_complete(3)
+
+
 def test_blocks_of_a_failed_row_are_forgotten_though_it_was_aborted_before():
     driver = build_driver(fails=fails)
     driver.add(build_request(1, [*HEAD, 1], seed=BAD))
