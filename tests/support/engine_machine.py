@@ -23,10 +23,12 @@ class EngineMachine(RuleBasedStateMachine):
     """Every rule is an event that the loop may see; invariants and the oracle are checked by the driver.
 
     Attributes:
+        pp: pipeline stages of the executor.
         total_steps: of the engines that were left at the end of each run.
         build: makes a driver like the first one.
     """
 
+    pp = 1
     total_steps = 0
 
     driver: EngineDriver
@@ -59,6 +61,7 @@ class EngineMachine(RuleBasedStateMachine):
             target_itl_ms=target_itl_ms,
             vocab_size=VOCAB_SIZE,
             fails=_fails,
+            pp=self.pp,
         )
         self.driver = self.build()
 
@@ -133,6 +136,11 @@ class EngineMachine(RuleBasedStateMachine):
             if transcript.start is not None:
                 assert transcript.start.num_cached_tokens < len(transcript.request.inputs.prompt_token_ids)
         type(self).total_steps += self.driver.engine.stats.num_steps
+
+    @classmethod
+    def with_stages(cls, pp: int) -> type[EngineMachine]:
+        """Return the machine over an executor of so many stages, with counters of its own."""
+        return type(f"{cls.__name__}Over{pp}Stages", (cls,), {"pp": pp, "total_steps": 0})
 
     def check_salts_stay_apart(self):
         salts = {}

@@ -72,22 +72,23 @@ class RestartMachine(EngineMachine):
 
 
 @pytest.mark.slow
-def test_random_events_and_deaths_lose_nothing():
+@pytest.mark.parametrize(("pp", "num_examples"), [(1, 60), (2, 40), (4, 15)])
+def test_random_events_and_deaths_lose_nothing(pp: int, num_examples: int):
     RestartMachine.total_deaths = 0
     run_state_machine_as_test(
-        RestartMachine,
+        RestartMachine.with_stages(pp),
         settings=settings(
             derandomize=True,
-            max_examples=60,
+            max_examples=num_examples,
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert RestartMachine.total_deaths >= 100
+    assert RestartMachine.total_deaths >= 1.6 * num_examples
 
 
-def run_trace_with_deaths(seed: int) -> tuple[EngineDriver, Deaths]:
+def run_trace_with_deaths(seed: int, pp: int) -> tuple[EngineDriver, Deaths]:
     """Let requests of all kinds run in a small pool while cores and executors end every few steps."""
     rng = random.Random(seed)
     block_size = rng.choice([1, 2, 4])
@@ -103,6 +104,7 @@ def run_trace_with_deaths(seed: int) -> tuple[EngineDriver, Deaths]:
         is_async=seed % 2 == 0,
         policy=rng.choice(["fcfs", "priority"]),
         vocab_size=VOCAB_SIZE,
+        pp=pp,
     )
     driver, deaths = build(), Deaths()
     for request_id in range(1, 31):
@@ -144,7 +146,8 @@ def disturb(driver: EngineDriver, deaths: Deaths, build, rng: random.Random) -> 
 
 
 @pytest.mark.slow
-def test_every_request_gets_exactly_its_tokens_through_hundreds_of_deaths():
-    deaths = [run_trace_with_deaths(seed)[1] for seed in range(16)]
-    assert sum(one.num_cores for one in deaths) >= 100
-    assert sum(one.num_executors for one in deaths) >= 100
+@pytest.mark.parametrize(("pp", "num_traces"), [(1, 16), (2, 16), (4, 6)])
+def test_every_request_gets_exactly_its_tokens_through_hundreds_of_deaths(pp: int, num_traces: int):
+    deaths = [run_trace_with_deaths(seed, pp)[1] for seed in range(num_traces)]
+    assert sum(one.num_cores for one in deaths) >= 6 * num_traces
+    assert sum(one.num_executors for one in deaths) >= 6 * num_traces
