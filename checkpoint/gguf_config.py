@@ -13,6 +13,7 @@ from .ggml_types import GGMLType
 from .gguf_file import GGUFFile
 from .gguf_header import GGUFArray
 from .gguf_metadata.attention_windows import read_attention_windows
+from .gguf_metadata.mixtures import ROUTER, read_mixture
 from .gguf_metadata.numbers import positive_float, positive_int, short_float
 from .gguf_metadata.rope import read_local_theta, read_rope_scaling
 from .gguf_metadata.scalars import read_scalars
@@ -28,6 +29,7 @@ _ARCHITECTURES = {
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
 }
 _GEMMA = ("gemma2", "gemma3")
 KNOWN_GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)
@@ -63,8 +65,9 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     vocab_size = _vocab_size(file)
     tokenizer_size = min(_tokenizer_size(file, vocab_size), vocab_size)
     dtype, main_type = _dtype(file), file.main_type()
+    mixture = read_mixture(file, name, num_layers)
     return ModelConfig(
-        architecture=_ARCHITECTURES[name],
+        architecture="MixtralForCausalLM" if name == "llama" and mixture is not None else _ARCHITECTURES[name],
         model_path=str(file.path),
         file_format="gguf",
         vocab_size=vocab_size,
@@ -95,6 +98,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         hidden_act="gelu_tanh" if name in _GEMMA else "silu",
         bos_token_id=_token_id(file, "bos", vocab_size),
         eos_token_ids=_eos_token_ids(file, vocab_size, tokenizer_size),
+        mixture=mixture,
         **msgspec.structs.asdict(scalars),
     )
 
@@ -105,8 +109,6 @@ def _architecture_name(file: GGUFFile) -> str:
         raise ConfigError(
             f"{file.path}: the architecture {name!r} is not supported; supported are {', '.join(_ARCHITECTURES)}"
         )
-    if file.get_int(f"{name}.expert_count", 0):
-        raise ConfigError(f"{file.path}: is a mixture of experts, which is not supported")
     return name
 
 
@@ -140,7 +142,8 @@ def _per_layer(file: GGUFFile, key: str, default: int | None = None) -> int:
 
 
 def _dtype(file: GGUFFile) -> str:
-    types = {tensor.ggml_type for tensor in file.tensors.values() if len(tensor.shape) > 1}
+    # Routers are in float32 whatever the rest is.
+    types = {tensor.ggml_type for name, tensor in file.tensors.items() if len(tensor.shape) > 1 and ROUTER not in name}
     return _PLAIN_DTYPES.get(types.pop(), _PACKED) if len(types) == 1 else _PACKED
 
 

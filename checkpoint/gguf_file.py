@@ -5,6 +5,7 @@ Metadata comes from the first shard; the tensor tables of all shards are one tab
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -75,14 +76,18 @@ class GGUFFile:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ConfigError(f"{self.path}: has no tensor {name!r}")
+        return self.bytes_of(tensor)
+
+    def bytes_of(self, tensor: GGUFTensor) -> memoryview:
+        """Return the bytes of a row of the tensor table, or of a part of one, as they lie in the file."""
         return memoryview(self._maps[tensor.path])[tensor.offset : tensor.offset + tensor.num_bytes]
 
     def main_type(self) -> GGMLType | None:
         """Return the type that most weights of the layers' matrices have; None if there is no such matrix."""
         numbers: Counter[GGMLType] = Counter()
         for name, tensor in self.tensors.items():
-            if name.startswith(_LAYER_PREFIX) and len(tensor.shape) == 2:
-                numbers[tensor.ggml_type] += tensor.shape[0] * tensor.shape[1]
+            if name.startswith(_LAYER_PREFIX) and len(tensor.shape) > 1:
+                numbers[tensor.ggml_type] += math.prod(tensor.shape)
         return max(numbers, key=lambda ggml_type: numbers[ggml_type], default=None)
 
     def get_str(self, key: str, default: str | None = None) -> str | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+# Far beyond any model. What a damaged file states is checked against it before anything is made per expert.
+MAX_EXPERTS = 10_000
+
 
 class Mixture(msgspec.Struct, frozen=True, kw_only=True):
     """The mixtures of a model, all alike.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from .checkpoint_tensor import CheckpointTensor
 from .cut_columns import cut_columns
 from .gguf_dequantize import SUPPORTED_TYPES, dequantize
 from .gguf_grouped import bytes_per_value, convert, group_size
-from .gguf_names import canonical_name
+from .gguf_names import canonical_name, stacked_names
 from .tensor_part import TensorPart
 
 logger = logging.getLogger(__name__)
@@ -33,17 +34,30 @@ logger = logging.getLogger(__name__)
 _CHUNK_VALUES = 1 << 17
 _FLOAT_DTYPES = {GGMLType.F32: torch.float32, GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
 # ggml rotates neighbouring channels for these, so the converter interleaved the two halves of each query and key head.
-_INTERLEAVED_ARCHITECTURES = frozenset({"GraniteForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"})
+_INTERLEAVED_ARCHITECTURES = frozenset(
+    {"GraniteForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"}
+)
 
 
 def iterate_gguf(file: GGUFFile, config: ModelConfig) -> Iterator[CheckpointTensor]:
     """Yield every tensor of the file under its canonical name; what has none keeps its own.
 
+    The matrices of a layer's experts lie in one tensor, and are yielded one by one.
+
     Args:
         file: the open model; it must stay open while the tensors are read.
-        config: the model, for the order of query and key rows.
+        config: the model, for the order of query and key rows and the number of experts.
+
+    Raises:
+        ConfigError: if there are more or fewer experts in a tensor than the metadata states.
     """
+    num_experts = config.mixture.num_experts if config.mixture is not None else 0
     for tensor in file.tensors.values():
+        names = stacked_names(tensor.name, config.architecture, num_experts)
+        if names is not None:
+            for name, matrix in zip(names, _unstacked(tensor, num_experts), strict=True):
+                yield GGUFCheckpointTensor(file, matrix, name, None)
+            continue
         name = canonical_name(tensor.name, config.architecture) or tensor.name
         yield GGUFCheckpointTensor(file, tensor, name, _row_order(name, tensor.shape[0], config))
 
@@ -153,7 +167,7 @@ class GGUFCheckpointTensor:
     def _stored(self) -> NDArray[np.uint8]:
         """Return the packed bytes of the whole tensor, [rows, bytes of a row], a view of the file."""
         num_rows = math.prod(self._tensor.shape[:-1])
-        return np.frombuffer(self._file.tensor_bytes(self._tensor.name), dtype=np.uint8).reshape(num_rows, -1)
+        return np.frombuffer(self._file.bytes_of(self._tensor), dtype=np.uint8).reshape(num_rows, -1)
 
     def _refuse_unsupported(self, ggml_type: GGMLType) -> None:
         if ggml_type not in SUPPORTED_TYPES:
@@ -161,6 +175,25 @@ class GGUFCheckpointTensor:
             raise ConfigError(
                 f"{self.source}: is stored as {ggml_type.name}, which can't be read; readable are {known}"
             )
+
+
+def _unstacked(stack: GGUFTensor, count: int) -> list[GGUFTensor]:
+    """Return the matrices of a tensor [count, rows, columns]."""
+    if len(stack.shape) != 3 or stack.shape[0] != count:
+        raise ConfigError(
+            f"{stack.path}, tensor {stack.name!r}: has shape {list(stack.shape)}, which is not that of {count} experts"
+        )
+    size = stack.num_bytes // count
+    return [
+        replace(
+            stack,
+            name=f"{stack.name}[{index}]",
+            shape=stack.shape[1:],
+            offset=stack.offset + index * size,
+            num_bytes=size,
+        )
+        for index in range(count)
+    ]
 
 
 def _row_order(name: str, num_rows: int, config: ModelConfig) -> Tensor | None:

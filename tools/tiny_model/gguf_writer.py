@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,13 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
 }
+_EXPERT = re.compile(r"(?P<module>blk\.\d+\.\w+)\.\d+\.weight")  # as files had it before experts were stacked
+_EXPERT_NAMES = {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"} | {
+    "w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"
+}  # fmt: skip
 _GEMMA_LAYER_NAMES = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -77,21 +84,22 @@ def write_gguf(
         ValueError: if rows don't divide into the type's blocks, or GGUF can't state the spec's rotary scaling.
     """
     weights = make_weights(spec)
-    tensors: dict[str, tuple[NDArray[np.generic], gguf.GGMLQuantizationType]] = {}
+    tensors: _Tensors = {}
     stored: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
         type_name = "F32"
         shift = 1.0 if spec.is_gemma and name.endswith("norm.weight") else 0.0  # the converter adds what Gemma left off
-        if weight.dim() > 1:
+        if weight.dim() > 1 and not name.endswith(".gate.weight"):
             special = embedding_quant if name in (EMBEDDING, OUTPUT) else value_quant if _is_value(name) else None
             type_name = special or quant
         packed, restored = _quantize(weight + shift, type_name)
         stored[name] = restored - shift
         tensors[gguf_name(name, spec)] = _in_ggml_order(spec, name, packed), gguf.GGMLQuantizationType[type_name]
+    tensors = _stack_experts(tensors)
     for name, factors in _frequency_factors(spec).items():
         tensors[name] = factors, gguf.GGMLQuantizationType.F32
     path.parent.mkdir(parents=True, exist_ok=True)
-    arch = "llama" if spec.family == "mistral" else spec.family
+    arch = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(spec.family, spec.family)
     per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=per_shard)
     _add_model_metadata(writer, arch, spec)
@@ -110,13 +118,34 @@ def gguf_name(name: str, spec: TinyModelSpec) -> str:
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     _, _, layer, rest = name.split(".", 3)
+    if ".experts." in rest:
+        _, _, expert, projection, kind = rest.split(".")
+        return f"blk.{layer}.{_EXPERT_NAMES[projection]}.{expert}.{kind}"
     module, kind = rest.rsplit(".", 1)
     names = _LAYER_NAMES | (_GEMMA_LAYER_NAMES if spec.is_gemma else {})
     return f"blk.{layer}.{names[module]}.{kind}"
 
 
+_Tensors = dict[str, tuple[NDArray[np.generic], gguf.GGMLQuantizationType]]
+
+
+def _stack_experts(tensors: _Tensors) -> _Tensors:
+    """Put the matrices of a layer's experts into one tensor [num_experts, rows, columns], in their place."""
+    stacks: dict[str, list[NDArray[np.generic]]] = {}
+    stacked: _Tensors = {}
+    for name, (data, ggml_type) in tensors.items():
+        expert = _EXPERT.fullmatch(name)
+        if expert is None:
+            stacked[name] = data, ggml_type
+            continue
+        stack = f"{expert['module']}_exps.weight"
+        stacks.setdefault(stack, []).append(data)
+        stacked[stack] = np.stack(stacks[stack]), ggml_type
+    return stacked
+
+
 def _is_value(name: str) -> bool:
-    return ".v_proj." in name or ".down_proj." in name
+    return any(part in name for part in (".v_proj.", ".down_proj.", ".w2."))
 
 
 def _quantize(weight: torch.Tensor, type_name: str) -> tuple[NDArray[np.generic], torch.Tensor]:
@@ -134,7 +163,7 @@ def _in_ggml_order(spec: TinyModelSpec, name: str, packed: NDArray[np.generic]) 
     (i, i + head_dim / 2).
     """
     is_query, is_key = ".q_proj." in name, ".k_proj." in name
-    if spec.family not in ("granite", "llama", "mistral") or not (is_query or is_key):
+    if spec.family not in ("granite", "llama", "mistral", "mixtral") or not (is_query or is_key):
         return packed
     heads = spec.num_heads if is_query else spec.num_kv_heads
     by_halves = packed.reshape(heads, 2, spec.head_dim // 2, *packed.shape[1:])
@@ -160,6 +189,11 @@ def _add_model_metadata(writer: gguf.GGUFWriter, arch: str, spec: TinyModelSpec)
         is_stated = spec.layer_types is not None or spec.sliding_window_pattern is not None or not spec.is_gemma
         if is_stated and not all(spec.sliding_layers):
             writer.add_array(f"{arch}.attention.sliding_window_pattern", list(spec.sliding_layers))
+    if spec.mixture_layers:
+        writer.add_expert_count(spec.num_experts)
+        writer.add_expert_used_count(spec.num_chosen_experts)
+    if spec.family == "qwen3_moe":
+        writer.add_expert_feed_forward_length(spec.expert_mlp_size)
     if spec.family == "granite":
         writer.add_embedding_scale(spec.embedding_multiplier)
         writer.add_attention_scale(spec.attention_multiplier)

@@ -59,6 +59,8 @@ MULTIPLIERS = {
             {"rope_scaling": {**LONGROPE, "attention_factor": float(np.float32(np.sqrt(1.25)))}, "max_position": 1024},
         ),
         ("granite", {"attention_bias": True, "mlp_bias": True, **MULTIPLIERS}),
+        ("mixtral", {"num_experts": 5, "num_chosen_experts": 3}),
+        ("qwen3_moe", {"num_layers": 3, "dense_layers": (1,), "expert_size": 24}),
     ],
 )
 def test_same_facts_as_config_json(family: Family, options: dict[str, Any]) -> None:
@@ -76,21 +78,23 @@ def test_dtype_is_that_of_the_matrices() -> None:
     for quant, dtype in (("F16", "float16"), ("BF16", "bfloat16"), ("Q8_0", "quantized")):
         assert load_model_config(tiny_gguf("llama", quant).path).dtype == dtype
     assert load_model_config(tiny_gguf("llama", "F16", embedding_quant="Q8_0").path).dtype == "quantized"
+    assert load_model_config(tiny_gguf("mixtral", "F16").path).dtype == "float16"  # with routers in float32
 
 
 @pytest.mark.parametrize(
     ("quants", "packed_type"),
     [
-        ({"quant": "Q4_1", "embedding_quant": "Q8_0"}, "Q4_1"),
-        ({"quant": "Q4_0", "value_quant": "Q8_0"}, "Q4_0"),
-        ({"quant": "F16", "embedding_quant": "Q8_0"}, "F16"),
-        ({"quant": "F16"}, None),
+        ({"family": "mixtral", "quant": "Q4_0", "value_quant": "Q8_0"}, "Q4_0"),
+        ({"family": "llama", "quant": "Q4_1", "embedding_quant": "Q8_0"}, "Q4_1"),
+        ({"family": "llama", "quant": "Q4_0", "value_quant": "Q8_0"}, "Q4_0"),
+        ({"family": "llama", "quant": "F16", "embedding_quant": "Q8_0"}, "F16"),
+        ({"family": "llama", "quant": "F16"}, None),
     ],
 )
 def test_packed_file_is_named_by_the_type_of_most_of_its_layers(
     quants: dict[str, str], packed_type: str | None
 ) -> None:
-    assert load_model_config(tiny_gguf("llama", **quants).path).packed_type == packed_type
+    assert load_model_config(tiny_gguf(**quants).path).packed_type == packed_type
 
 
 @pytest.mark.slow  # the import of transformers
@@ -184,7 +188,6 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     message = refusal(minimal(path, "gpt2"))
     assert "'gpt2'" in message
     assert "llama, phi3, qwen2, qwen3" in message
-    assert "mixture of experts" in refusal(minimal(path, "llama", lambda writer: writer.add_expert_count(8)))
     per_layer = [4, 4, 2, 2]
     assert "differs between layers" in refusal(
         minimal(path, "llama", lambda writer: writer.add_head_count_kv(per_layer))
@@ -193,6 +196,31 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     assert "'ntk' is not known; known are none, linear, yarn, longrope" in refusal(
         minimal(path, "llama", lambda writer: (writer.add_string(*unknown), writer.add_rope_scaling_factor(2)))
     )
+
+
+@pytest.mark.parametrize(
+    ("arch", "facts", "message"),
+    [
+        ("granite", {"expert_count": 8}, "'granite' with experts is not supported; supported are llama and qwen3moe"),
+        ("qwen3moe", {}, "lacks the metadata key qwen3moe.expert_count"),
+        ("llama", {"expert_count": 1 << 20}, "1 to 10000 can be"),
+        ("llama", {"expert_count": 8}, "lacks the metadata key 'llama.expert_used_count'"),
+        ("llama", {"expert_count": 8, "expert_used_count": 9}, "expert_used_count is 9, of 8 experts"),
+        ("llama", {"expert_count": 8, "expert_used_count": 2}, "no layer has the router ffn_gate_inp.weight"),
+        ("llama", {"expert_count": 8, "expert_shared_count": 1}, "that all tokens share are not supported"),
+        ("llama", {"expert_count": 8, "expert_gating_func": 2}, "another than softmax"),
+        ("llama", {"expert_count": 8, "expert_weights_scale": 2.5}, "expert_weights_scale is not 1"),
+    ],
+)
+def test_experts_that_are_chosen_in_another_way_are_refused(
+    tmp_path: Path, arch: str, facts: dict[str, float], message: str
+) -> None:
+    def state(writer: gguf.GGUFWriter) -> None:
+        for key, value in facts.items():
+            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+            add(f"{arch}.{key}", value)
+
+    assert message in refusal(minimal(tmp_path / "model.gguf", arch, state))
 
 
 @pytest.mark.parametrize(

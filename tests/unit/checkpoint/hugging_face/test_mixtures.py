@@ -61,3 +61,14 @@ def test_more_chosen_experts_than_there_are_is_a_fault_of_the_file():
 def test_a_dense_layer_beyond_the_last_is_a_fault_of_the_file():
     with pytest.raises(ConfigError, match="mlp_only_layers must be a list of indices from 0 to 1, has 2"):
         qwen3_mixture(reader(mlp_only_layers=[2]), 2)
+
+
+def test_experts_that_all_tokens_share_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shared_expert_intermediate_size.*all tokens share are not supported"):
+        qwen3_mixture(reader(shared_expert_intermediate_size=64), 2)
+    assert mixtral_mixture(reader(intermediate_size=96, n_shared_experts=0), 1) is not None
+
+
+def test_more_experts_than_any_model_has_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"num_local_experts.*1000000000; at most 10000"):
+        mixtral_mixture(reader(intermediate_size=96, num_local_experts=10**9), 2)

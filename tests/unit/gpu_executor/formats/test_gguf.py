@@ -18,7 +18,16 @@ from tests.support.tiny_model import tiny_gguf
 
 @pytest.mark.parametrize(
     ("family", "quant"),
-    [("llama", "F16"), ("llama", "Q4_1"), ("qwen2", "Q8_0"), ("qwen3", "Q6_K"), ("phi3", "Q8_0"), ("granite", "F16")],
+    [
+        ("llama", "F16"),
+        ("llama", "Q4_1"),
+        ("qwen2", "Q8_0"),
+        ("qwen3", "Q6_K"),
+        ("phi3", "Q8_0"),
+        ("granite", "F16"),
+        ("mixtral", "Q4_K"),
+        ("qwen3_moe", "Q8_0"),
+    ],
 )
 def test_every_tensor_is_the_hugging_face_one(family: str, quant: str) -> None:
     tiny = tiny_gguf(family, quant, attention_bias=family in ("granite", "llama"))  # type: ignore[arg-type]  # parametrized names
@@ -46,3 +55,19 @@ def test_type_that_cannot_be_read_is_refused_with_the_tensors_name(tmp_path: Pat
         (tensor,) = iterate_gguf(file, config)
         with pytest.raises(ConfigError, match=r"blk\.0\.attn_v\.weight.*IQ3_S.*IQ4_NL.*Q4_0"):
             tensor.copy_to(torch.empty(tensor.shape))
+
+
+def test_stack_of_another_number_of_experts_than_stated_is_refused() -> None:
+    path = tiny_gguf("mixtral", num_experts=4).path
+    config = load_model_config(path)
+    assert config.mixture is not None
+    config = msgspec.structs.replace(config, mixture=msgspec.structs.replace(config.mixture, num_experts=5))
+    with GGUFFile(path) as file, pytest.raises(ConfigError, match=r"blk\.0\.ffn_gate_exps.*\[4, 128, 64\].*5 experts"):
+        list(iterate_gguf(file, config))
+
+
+def test_error_names_the_expert() -> None:
+    path = tiny_gguf("qwen3_moe", num_experts=4).path
+    with GGUFFile(path) as file:
+        sources = [t.source for t in iterate_gguf(file, load_model_config(path)) if "experts.3.up_proj" in t.name]
+    assert sources[0] == f"{path}, tensor 'blk.0.ffn_up_exps.weight[3]'"

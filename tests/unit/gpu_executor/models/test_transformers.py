@@ -132,6 +132,10 @@ GGUF_FILES: list[tuple[str, str, dict[str, Any]]] = [
     ("phi3", "Q5_K", {}),
     ("granite", "Q8_0", {**MULTIPLIERS, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     ("granite", "Q4_K", MULTIPLIERS),
+    ("mixtral", "Q4_K", {"value_quant": "Q6_K"}),
+    ("mixtral", "F16", {"num_experts": 5, "num_chosen_experts": 3, "num_shards": 3}),
+    ("qwen3_moe", "Q8_0", {"num_layers": 3, "dense_layers": (1,), "tie_word_embeddings": True}),
+    ("qwen3_moe", "BF16", {"expert_size": 24}),
 ]
 
 
