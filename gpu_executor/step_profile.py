@@ -102,6 +102,8 @@ class _TimedOps:
         self._times: dict[str, OpTime] = {}
         for name in _SMALL_OPS:
             trace.wrap(ops, name, None, then=self._clock_of(name))
+        if ops.ranks.size > 1:
+            trace.wrap(ops.ranks, "sum_in_order", None, then=self._clock_of("sum over ranks"))
 
     def read(self) -> Mapping[str, OpTime]:
         """Return the time of each op since the last call."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from pagewire.gpu_executor.batch.forward_metadata import ForwardMetadata
 from pagewire.gpu_executor.batch.step_inputs import StepInputs
 from pagewire.gpu_executor.cuda_graphs import DecodeGraphs, GraphBuffers, graph_sizes
+from tests.support.rank_threads import ThreadedRanks
 from tests.support.runner import BLOCK_SIZE, make_runner
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -291,3 +292,24 @@ def test_graphs_take_no_more_than_was_set_aside(caplog: pytest.LogCaptureFixture
     told = captured.capture_all()
     assert len(told) == 2
     assert "set aside" in caplog.text
+
+
+def test_ranks_keep_the_graphs_that_all_of_them_have():
+    ranks, captured = ThreadedRanks(2), [Captured(), Captured()]
+    captured[1].recorder.errors = [None, RuntimeError("CUDA error: out of memory")]  # one rank has no room for size 4
+
+    def capture(rank: int) -> None:
+        captured[rank].graphs.capture_all(ranks.groups[rank])
+
+    ranks.run(capture)
+    for of_rank in captured:
+        assert of_rank.graphs.next_capture() is None
+        assert of_rank.graphs._captured == [1, 2, 8]
+        assert sorted(of_rank.graphs._replays) == [1, 2, 8]
+
+
+def test_ranks_give_up_graphs_together():
+    ranks, captured = ThreadedRanks(2), [Captured(), Captured()]
+    captured[0].recorder.errors = [None, RuntimeError("operation not permitted when stream is capturing")]
+    ranks.run(lambda rank: captured[rank].graphs.capture_all(ranks.groups[rank]))
+    assert [of_rank.graphs._captured for of_rank in captured] == [[8], [8]]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from pagewire.gpu_executor.devices.cpu import CpuDevice
 from pagewire.gpu_executor.host_limits import HostLimits
 from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.load_plan import LoadPlan, plan_load
+from pagewire.gpu_executor.parallel.rank_group import ALONE, Alone
 from pagewire.ipc.config import GPU_STEP_LIMITS, CacheConfig, EngineConfig, ModelOptions, SchedulerConfig, StepLimits
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.parallel_config import ParallelConfig
+from pagewire.ipc.steps import RankPlacement
 from tests.support.tiny_model import tiny_checkpoint
 
 
@@ -76,3 +80,37 @@ def test_no_graph_has_more_rows_than_a_step_has_tokens() -> None:
 def test_the_longest_context_is_the_flag_or_the_models() -> None:
     assert plan(max_model_len=100).max_blocks_of_request == 7
     assert plan().max_model_len == 512
+
+
+class EightCpus(HostLimits):
+    def num_cpus(self) -> int:
+        return 8
+
+
+@pytest.mark.parametrize(
+    ("num_on_host", "cpu_threads", "expected"), [(1, None, 8), (3, None, 2), (16, None, 1), (3, 5, 5)]
+)
+def test_executors_of_one_host_divide_its_cpus(num_on_host: int, cpu_threads: int | None, expected: int) -> None:
+    options = ModelOptions(model_path=str(tiny_checkpoint()), kernels="reference", cpu_threads=cpu_threads)
+    placement = RankPlacement(rank=1, num_on_host=num_on_host)
+    settled = plan_load(EngineConfig(model=options), EightCpus(), placement)
+    assert (settled.num_threads, settled.num_sharing) == (expected, num_on_host)
+    assert replace(settled, device=FakeGpu(HostLimits())).num_sharing == 1
+
+
+class CapturableRanks(Alone):
+    size = 2
+
+
+class SpeakingRanks(CapturableRanks):
+    can_be_captured = False
+
+
+def test_graphs_hold_sums_over_ranks_that_can_be_captured_and_no_links() -> None:
+    ops = CapturableOps()
+    on_gpu = replace(plan(kernels="reference"), device=FakeGpu(HostLimits()), ops=ops)
+    for ranks, pp, is_captured in [(CapturableRanks(), 1, True), (SpeakingRanks(), 1, False), (ALONE, 2, False)]:
+        ops.join(ranks)
+        parallel = ParallelConfig(pipeline_parallel_size=pp)
+        config = msgspec.structs.replace(on_gpu.config, parallel=parallel)
+        assert bool(replace(on_gpu, config=config).graph_sizes) == is_captured

@@ -129,3 +129,23 @@ def test_weights_that_can_not_fit_are_refused_before_they_are_read():
     check_weights_fit(4 * GIB, "float32", 0.9, MEMORY)
     with pytest.raises(MachineError, match=r"take 4\.00 GiB as float32; 1\.60 GiB may be used"):
         check_weights_fit(4 * GIB, "float32", 0.1, MEMORY)
+
+
+def test_executors_of_one_host_divide_its_memory():
+    memory = MEMORY.divided(2)
+    assert (memory.total_bytes, memory.free_bytes, memory.source) == (8 * GIB, 7 * GIB, "RAM for each of 2 executors")
+    assert MEMORY.divided(1) is MEMORY
+    budget = pool(CacheConfig(gpu_memory_utilization=0.5), memory=memory)
+    assert budget.num_blocks * MIB == 4 * GIB - USE.total
+    assert budget.describe().startswith("8.00 GiB RAM for each of 2 executors x 0.5: ")
+
+
+def test_ranks_that_share_layers_need_less_work_space_each_and_gather_what_all_have():
+    model = load_model_config(tiny_checkpoint(num_kv_heads=2))
+    large = msgspec.structs.replace(model, hidden_size=1024, intermediate_size=8192)
+    limits = StepLimits(max_num_seqs=4, max_num_batched_tokens=4096)
+    whole, half = (estimate_workspace(large, limits, torch.float32, num_ranks=ranks) for ranks in (1, 2))
+    assert half < 0.7 * whole
+    narrow = msgspec.structs.replace(large, intermediate_size=1)
+    whole, of_16 = (estimate_workspace(narrow, limits, torch.float32, num_ranks=ranks) for ranks in (1, 16))
+    assert of_16 - whole > 4096 * 16 * 1024 * 4 / 2

@@ -18,7 +18,7 @@ from pagewire.gpu_executor.kernels.triton.launches.row import pick
 from pagewire.gpu_executor.kernels.triton.launches.sampling import BOUNDS, DESCRIBE_ROWS
 from pagewire.gpu_executor.kv_cache_spec import LayerKVCache
 from pagewire.gpu_executor.models.base import Model
-from pagewire.gpu_executor.parallel.share import WHOLE
+from pagewire.gpu_executor.parallel.share import WHOLE, Share
 from pagewire.gpu_executor.profile_run import ProfileRun
 from pagewire.gpu_executor.sampling.device_sampler import DeviceSampler
 from pagewire.gpu_executor.sampling.draw import Draw
@@ -221,6 +221,52 @@ def test_small_steps_are_launched_for_short_contexts_and_for_the_longest(noted: 
     assert {lengths for lengths, longest in noted.contexts if longest == 2048} == kinds
     largest = {(8192,), (*[1] * 255, 7937), (1,) * 256}
     assert {lengths for lengths, longest in noted.contexts if longest == 131072} >= kinds | largest
+
+
+class StageModel(NotedSteps):
+    """A stage that notes the streams that it is given."""
+
+    def __init__(self, stage: Share) -> None:
+        super().__init__()
+        self.stage = stage
+        self.streams: list[Tensor | None] = []
+        self.num_logits = 0
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: ForwardMetadata,
+        kv_caches: Sequence[LayerKVCache],
+        stream: Tensor | None = None,
+    ) -> Tensor:
+        self.streams.append(stream)
+        return torch.zeros(input_ids.shape[0], 64)
+
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        self.num_logits += 1
+        return super().compute_logits(hidden, out)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_stage_is_given_a_stream_and_draws_if_it_is_the_last(pool: WatchedPool, rank: int) -> None:
+    model = StageModel(Share(rank, 3))
+    run = ProfileRun(
+        model,  # type: ignore[arg-type]
+        model,  # type: ignore[arg-type]
+        pool,
+        LIMITS,
+        max_model_len=MAX_MODEL_LEN,
+        device=CPU,
+        stream=STREAM,
+    )
+    for work in (run.rehearse, run.prefill, run.decode, run.decode_without_draws):
+        work()
+    assert bool(model.samplings) == bool(model.num_logits) == (rank == 2)
+    if rank == 0:
+        assert set(model.streams) == {None}
+    else:
+        assert {stream.shape[1] for stream in model.streams if stream is not None} == {64}
+        assert None not in [stream if stream is None else 0 for stream in model.streams]
 
 
 def attention_kernels(lengths: Sequence[int], max_seq_len: int) -> set[tuple[str, bool, bool]]:

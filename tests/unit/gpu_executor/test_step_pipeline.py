@@ -198,6 +198,16 @@ def test_results_keep_the_order_of_the_steps(busy):
     busy.stop()
 
 
+def test_results_of_a_rank_that_is_not_the_output_rank_are_not_told(busy):
+    busy.worker.is_output_rank = False
+    busy.send_steps(2)
+    for step_id in (1, 2):
+        busy.worker.wait_for(*[f"launch {launched}" for launched in (1, 2)])
+        busy.worker.steps[step_id].end()
+    busy.stop()
+    assert not busy.channel.socket.poll(0)
+
+
 def test_core_that_does_not_schedule_ahead_gets_one_step_at_a_time(core):
     core.worker.max_steps_in_flight = 1
     core.send_steps(1, 2)

@@ -162,3 +162,31 @@ def test_row_table_keeps_rows_apart(actions):
     for index, token_ids, block_ids in rows.values():
         assert table.tokens_of(index).tolist() == token_ids
         assert table.blocks_of(index).tolist() == block_ids
+
+
+def test_a_stage_that_does_not_draw_is_told_the_tokens():
+    batch = InputBatch(4, LIMITS, torch.device("cpu"), draws=False)
+    inputs = apply(batch, new_rows=[new_row(1, [11, 12], [7], num_prompt_logprobs=1)], rows=[ScheduledRow(1, 0, 2)])
+    assert (list(inputs.draw_rows), list(inputs.prompt_spans)) == ([], [])
+    inputs = apply(batch, rows=[ScheduledRow(1, 2, 1, drawn_token_ids=[13])])
+    assert inputs.input_ids.tolist() == [13]
+    assert list(inputs.draw_rows) == []
+    inputs = apply(batch, rows=[ScheduledRow(1, 3, 1, new_block_ids=[8], drawn_token_ids=[14])])
+    assert (inputs.input_ids.tolist(), inputs.metadata.positions.tolist()) == ([14], [3])
+    assert batch.history_of(1).token_ids.tolist() == [11, 12, 13, 14]
+
+
+def test_a_told_token_outside_of_the_vocabulary_fails_its_row():
+    batch = InputBatch(4, LIMITS, torch.device("cpu"), draws=False)
+    apply(batch, new_rows=[new_row(1, [11, 12], [7])], rows=[ScheduledRow(1, 0, 2)])
+    step = ExecuteStep(executor_epoch=1, step_id=2, rows=[ScheduledRow(1, 2, 1, drawn_token_ids=[100])])
+    assert "0 to 99" in batch.plan(step).errors[1].message
+
+
+def test_a_stage_that_draws_has_what_it_is_told_already():
+    batch = make_batch()
+    apply(batch, new_rows=[new_row(1, [11, 12], [7])], rows=[ScheduledRow(1, 0, 2)])
+    batch.append_token(1, 13)
+    inputs = apply(batch, rows=[ScheduledRow(1, 2, 1, drawn_token_ids=[13])])
+    assert inputs.input_ids.tolist() == [13]
+    assert batch.history_of(1).token_ids.tolist() == [11, 12, 13]

@@ -16,6 +16,7 @@ from pagewire.gpu_executor.devices.requirements import DeviceFacts
 from pagewire.gpu_executor.devices.select import SelectedDevice, select_device
 from pagewire.gpu_executor.host_limits import HostLimits
 from pagewire.ipc.errors import ConfigError, MachineError
+from pagewire.ipc.steps import RankPlacement
 
 H200 = DeviceFacts(
     name="NVIDIA H200",
@@ -135,3 +136,28 @@ def test_hidden_gpus_and_a_missing_driver_are_told_apart(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=text):
         select_device("cuda", "auto", HostLimits())
+
+
+def test_each_executor_of_a_host_gets_the_gpu_of_its_number() -> None:
+    placement = RankPlacement(rank=5, index_on_host=1, num_on_host=2)
+    device, _ = select_device("auto", "auto", HostLimits(), placement, lambda _: H200)
+    assert kind(device) == "cuda:1"
+
+
+@pytest.mark.parametrize("requested", ["auto", "cuda"])
+def test_fewer_gpus_than_executors_are_refused_on_all_of_them(monkeypatch: pytest.MonkeyPatch, requested: str) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for index in range(4):
+        placement = RankPlacement(rank=index, index_on_host=index, num_on_host=4)
+        with pytest.raises(ConfigError, match=r"4 executors .* torch sees 2: lower --tensor-parallel-size"):
+            select_device(requested, "auto", HostLimits(), placement)
+    cpu, _ = select_device("cpu", "auto", HostLimits(), placement)
+    assert kind(cpu) == "cpu"
+
+
+def test_a_gpu_that_will_not_do_does_not_leave_its_executor_on_the_cpu_while_others_have_theirs() -> None:
+    placement = RankPlacement(rank=1, index_on_host=1, num_on_host=2)
+    with pytest.raises(ConfigError, match="GPU 1 can't be used: Tesla K80"):
+        select_device("auto", "auto", HostLimits(), placement, lambda _: K80)
