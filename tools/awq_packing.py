@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagewire.gpu_executor.formats.writing.packing import Packing, TensorSpec, check_groups, pack_words
-from pagewire.gpu_executor.formats.writing.rounding import round_matrix
+from pagewire.gpu_executor.formats.writing.packing import Packing, TensorSpec, check_groups, pack_words, scale_dtype
+from pagewire.gpu_executor.quantization.least_squares import fit_integers
 from pagewire.ipc.errors import ConfigError
 
 _PER_WORD = 8
@@ -58,7 +58,13 @@ class AWQPacking(Packing):
         ]
 
     def pack(self, matrix: Tensor) -> list[Tensor]:
-        rounded = round_matrix(matrix, bits=4, group_size=self.group_size, is_symmetric=False)
+        rounded = fit_integers(
+            matrix,
+            bits=4,
+            group_size=self.group_size,
+            is_symmetric=False,
+            scale_dtypes=(scale_dtype(matrix.dtype), torch.float16),
+        )
         return [
             _pack(rounded.codes.t()),
             _pack(rounded.zero.t().to(torch.uint8)),

@@ -1,7 +1,8 @@
 """Plain matrices to quantized ones, each number to the nearest that the layout can hold.
 
 No calibration data is needed, and the result depends on the matrix alone. A scale is rounded (up) to the type that it
-will be stored in before codes are made with it, so that no error comes from storing it.
+will be stored in before codes are made with it, so that no error comes from storing it. A matrix is rounded some rows
+at a time, so that beside it and its copy a thread holds little.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..formats.quantized.integer_matrix import IntegerMatrix, even_groups
 from ..kernels.layouts import GROUP_SIZE, Fp8Weight, Int8Weight
+from .row_chunks import row_chunks
 
 _MAX_INT8 = 127
 _MAX_FP8 = torch.finfo(torch.float8_e4m3fn).max
@@ -28,11 +29,14 @@ def round_to_int8(matrix: Tensor) -> Int8Weight:
         ValueError: if in_features is another number, or the matrix holds a NaN, an infinity, or numbers so large
             (beyond 8.3 million) that their scale is no float16.
     """
-    out_features = matrix.shape[0]
-    groups = _in_groups(matrix, GROUP_SIZE)
-    scale = _storable(groups.abs().amax(dim=2) / _MAX_INT8, torch.float16)
-    codes = (groups / scale.unsqueeze(2)).round_().clamp_(-_MAX_INT8, _MAX_INT8).to(torch.int8)
-    return Int8Weight(codes.view(out_features, -1), scale.to(torch.float16))
+    all_codes, scales = [], []
+    for rows in row_chunks(matrix):
+        groups = _in_groups(rows, GROUP_SIZE)
+        scale = _storable(groups.abs().amax(dim=2) / _MAX_INT8, torch.float16)
+        codes = (groups / scale.unsqueeze(2)).round_().clamp_(-_MAX_INT8, _MAX_INT8).to(torch.int8)
+        all_codes.append(codes.view(rows.shape))
+        scales.append(scale.to(torch.float16))
+    return Int8Weight(torch.cat(all_codes), torch.cat(scales))
 
 
 def round_to_fp8(matrix: Tensor, *, scale_dtype: torch.dtype = torch.float32) -> Fp8Weight:
@@ -47,43 +51,12 @@ def round_to_fp8(matrix: Tensor, *, scale_dtype: torch.dtype = torch.float32) ->
     Raises:
         ValueError: if the matrix holds a NaN or an infinity.
     """
-    values = matrix.float()
-    scale = _storable(values.abs().amax(dim=1, keepdim=True) / _MAX_FP8, scale_dtype)
-    codes = (values / scale).clamp_(-_MAX_FP8, _MAX_FP8).to(torch.float8_e4m3fn)
-    return Fp8Weight(codes, scale, tile_rows=1, tile_columns=matrix.shape[1])
-
-
-def round_to_integers(
-    matrix: Tensor, *, bits: int, group_size: int | None, is_symmetric: bool, scale_dtype: torch.dtype = torch.float16
-) -> IntegerMatrix:
-    """Round to integers with a scale and a zero point for each group of a row's input channels.
-
-    Symmetric: the zero point is half the range, and the largest magnitude lies half a step beyond the largest code.
-    Asymmetric: the codes span the group's numbers and zero, which stays exact.
-
-    Args:
-        matrix: [out_features, in_features] of any float dtype.
-        bits: of a code, 2 to 8.
-        group_size: input channels of a group, which divide in_features; None: a row.
-        is_symmetric: all zero points are 2^(bits - 1).
-        scale_dtype: that scales will be stored in: float16, bfloat16 or float32.
-
-    Raises:
-        ValueError: if groups don't divide the rows, or the matrix holds a NaN, an infinity, or numbers so large that
-            their scale is none of `scale_dtype`.
-    """
-    out_features, in_features = matrix.shape
-    groups = _in_groups(matrix, group_size or in_features)
-    max_code = 2**bits - 1
-    if is_symmetric:
-        scale = _storable(groups.abs().amax(dim=2) * (2 / max_code), scale_dtype)
-        zero = torch.full_like(scale, 2 ** (bits - 1))
-    else:
-        least, most = groups.amin(dim=2).clamp_(max=0), groups.amax(dim=2).clamp_(min=0)
-        scale = _storable((most - least) / max_code, scale_dtype)
-        zero = (-least / scale).round_().clamp_(0, max_code)
-    codes = (groups / scale.unsqueeze(2)).round_().add_(zero.unsqueeze(2)).clamp_(0, max_code).to(torch.uint8)
-    return IntegerMatrix(bits, codes.view(out_features, -1), scale, zero, even_groups(in_features, group_size))
+    all_codes, scales = [], []
+    for rows in row_chunks(matrix):
+        scale = _storable(rows.abs().amax(dim=1, keepdim=True) / _MAX_FP8, scale_dtype)
+        all_codes.append((rows / scale).clamp_(-_MAX_FP8, _MAX_FP8).to(torch.float8_e4m3fn))
+        scales.append(scale)
+    return Fp8Weight(torch.cat(all_codes), torch.cat(scales), tile_rows=1, tile_columns=matrix.shape[1])
 
 
 def _in_groups(matrix: Tensor, group_size: int) -> Tensor:
@@ -91,7 +64,7 @@ def _in_groups(matrix: Tensor, group_size: int) -> Tensor:
     out_features, in_features = matrix.shape
     if in_features % group_size:
         raise ValueError(f"{in_features} input channels can't be cut into groups of {group_size}")
-    return matrix.float().reshape(out_features, -1, group_size)
+    return matrix.float().reshape(out_features, in_features // group_size, group_size)
 
 
 def _storable(scale: Tensor, dtype: torch.dtype) -> Tensor:

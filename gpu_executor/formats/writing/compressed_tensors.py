@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...quantization.least_squares import fit_integers
 from ...quantization.round_to_nearest import round_to_fp8
 from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
-from .rounding import round_matrix, row_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,13 @@ class PackQuantized(Packing):
         return specs
 
     def pack(self, matrix: Tensor) -> list[Tensor]:
-        rounded = round_matrix(matrix, bits=self.bits, group_size=self.group_size, is_symmetric=self.is_symmetric)
+        rounded = fit_integers(
+            matrix,
+            bits=self.bits,
+            group_size=self.group_size,
+            is_symmetric=self.is_symmetric,
+            scale_dtypes=(scale_dtype(matrix.dtype),),
+        )
         tensors = [
             pack_words(rounded.codes, self.bits),
             rounded.scale.to(matrix.dtype),
@@ -98,11 +104,8 @@ class FloatQuantized(Packing):
         return [TensorSpec("weight", torch.float8_e4m3fn, shape), TensorSpec("weight_scale", dtype, (shape[0], 1))]
 
     def pack(self, matrix: Tensor) -> list[Tensor]:
-        parts = [round_to_fp8(rows, scale_dtype=scale_dtype(matrix.dtype)) for rows in row_chunks(matrix)]
-        return [
-            torch.cat([part.codes for part in parts]),
-            torch.cat([part.scale for part in parts]).to(matrix.dtype),
-        ]
+        rounded = round_to_fp8(matrix, scale_dtype=scale_dtype(matrix.dtype))
+        return [rounded.codes, rounded.scale.to(matrix.dtype)]
 
 
 def _config(

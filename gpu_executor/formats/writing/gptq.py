@@ -1,4 +1,4 @@
-"""GPTQ's file format, first version: what most GPTQ checkpoints have. The weights are only rounded, not optimized.
+"""GPTQ's file format, first version: what most GPTQ checkpoints have. Weights are rounded without samples of text.
 
 Source: https://github.com/AutoGPTQ/AutoGPTQ (codes and zero points packed along columns, zero points stored less 1).
 """
@@ -12,9 +12,8 @@ from torch import Tensor
 
 from pagewire.ipc.errors import ConfigError
 
-from ..quantized.integer_matrix import even_groups
-from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down
-from .rounding import round_matrix
+from ...quantization.least_squares import fit_integers
+from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +65,17 @@ class GPTQPacking(Packing):
         ]
 
     def pack(self, matrix: Tensor) -> list[Tensor]:
-        rounded = round_matrix(matrix, bits=self.bits, group_size=self.group_size, is_symmetric=True)
+        rounded = fit_integers(
+            matrix,
+            bits=self.bits,
+            group_size=self.group_size,
+            is_symmetric=True,
+            scale_dtypes=(scale_dtype(matrix.dtype), torch.float16),
+        )
         stored_zeros = rounded.zero.t().sub(1).to(torch.uint8)
         return [
             pack_words_down(rounded.codes.t(), self.bits),
             pack_words(stored_zeros, self.bits),
             rounded.scale.t().to(torch.float16).contiguous(),
-            even_groups(matrix.shape[1], self.group_size).to(torch.int32),
+            rounded.group_of.to(torch.int32),
         ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
 
-from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE
+from pagewire.gpu_executor.kernels.layouts import GROUP_SIZE, Fp8Weight, Int8Weight
 from pagewire.gpu_executor.kernels.reference.dequantize import dequantize
-from pagewire.gpu_executor.quantization.round_to_nearest import round_to_fp8, round_to_int8, round_to_integers
+from pagewire.gpu_executor.quantization import round_to_nearest
+from pagewire.gpu_executor.quantization.round_to_nearest import round_to_fp8, round_to_int8
+from pagewire.gpu_executor.quantization.row_chunks import row_chunks
 
 MAX_FP8 = 448.0
 TINY = 2.0**-24  # the smallest float16
@@ -59,39 +63,21 @@ def test_fp8_is_off_by_a_sixteenth_of_a_number_or_half_the_smallest_step_of_its_
     assert torch.equal(dequantize(weight)[1], values[1])
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("group_size", [32, 48, None])
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 1000), exponent=st.integers(-10, 10))
-def test_integers_are_off_by_half_a_step_of_their_group_at_most(
-    bits: int, group_size: int | None, seed: int, exponent: int
+@pytest.mark.parametrize("round_matrix", [round_to_int8, round_to_fp8])
+def test_chunks_of_rows_give_what_the_whole_gives(
+    round_matrix: Callable[[torch.Tensor], Int8Weight | Fp8Weight], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = matrix(seed, exponent)
-    for is_symmetric in (True, False):
-        rounded = round_to_integers(values, bits=bits, group_size=group_size, is_symmetric=is_symmetric)
-        assert int(rounded.codes.max()) < 2**bits
-        assert not is_symmetric or (rounded.zero == 2 ** (bits - 1)).all()
-        assert torch.equal(rounded.scale, rounded.scale.half().float())
-        # Symmetric: codes reach half a step less than the largest magnitude. Asymmetric: they span both signs' largest,
-        # and half a step is lost where the zero point is rounded.
-        steps = group_steps(values, group_size or 96, (2**bits - 1) / 2)
-        assert ((rounded.dequantize() - values).abs() <= 0.502 * (1 if is_symmetric else 2) * steps).all()
-        assert torch.equal(rounded.dequantize()[1], values[1])
+    values = matrix(4, 0, rows=17)
+    whole = round_matrix(values)
+    monkeypatch.setattr(round_to_nearest, "row_chunks", lambda rows: row_chunks(rows, 3 * 96))
+    chunked = round_matrix(values)
+    assert torch.equal(whole.codes.view(torch.uint8), chunked.codes.view(torch.uint8))
+    assert torch.equal(whole.scale, chunked.scale)
 
 
-def test_one_sign_has_twice_as_many_steps_without_symmetry() -> None:
-    values = matrix(0, 0)[3:4].abs() + 0.1
-    errors = [
-        float((round_to_integers(values, bits=4, group_size=32, is_symmetric=kind).dequantize() - values).norm())
-        for kind in (True, False)
-    ]
-    assert errors[1] < 0.7 * errors[0]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_scales_are_those_of_the_type_that_they_are_stored_in(dtype: torch.dtype) -> None:
-    rounded = round_to_integers(matrix(0, 0), bits=4, group_size=32, is_symmetric=True, scale_dtype=dtype)
-    assert torch.equal(rounded.scale, rounded.scale.to(dtype).float())
+@pytest.mark.parametrize("round_matrix", [round_to_int8, round_to_fp8])
+def test_no_rows_are_rounded_to_none(round_matrix: Callable[[torch.Tensor], Int8Weight | Fp8Weight]) -> None:
+    assert round_matrix(torch.empty(0, 64)).codes.shape == (0, 64)
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
@@ -102,8 +88,6 @@ def test_what_is_no_number_can_not_be_rounded(number: float) -> None:
         round_to_int8(values)
     with pytest.raises(ValueError, match="a NaN, an infinity"):
         round_to_fp8(values)
-    with pytest.raises(ValueError, match="a NaN, an infinity"):
-        round_to_integers(values, bits=4, group_size=32, is_symmetric=False)
 
 
 def test_groups_must_divide_rows_and_scales_must_be_float16() -> None:
