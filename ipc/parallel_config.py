@@ -65,7 +65,6 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def _refuse_unfinished(self) -> None:
         for flag, is_given in (
-            ("--data-parallel-size", self.data_parallel_size != 1),
             ("--distributed-executor-backend ray", self.distributed_executor_backend == "ray"),
             ("--nnodes", self.nnodes != 1),
         ):

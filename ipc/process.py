@@ -25,6 +25,7 @@ import msgspec
 from .config import EngineConfig
 from .curve import ServerKeys
 from .errors import ProtocolError
+from .server_config import ServerConfig
 
 _PR_SET_PDEATHSIG = 1
 _SECRET_ENDINGS = ("_API_KEY",)
@@ -50,6 +51,9 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
             pipe, as one can arguments and environments.
         engine_id: the supervisor's own, made anew in each of its lives: an engine that takes another one's place at an
             address counts its cores from 1 too.
+        server_config: a frontend's; its API keys come this way for the same reason.
+        listener_fds: descriptors of the sockets that it shares with other frontends.
+        ready_fd: where a frontend writes a byte once it serves; -1: nobody waits for it.
     """
 
     name: str
@@ -63,6 +67,9 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig | None = None
     server_keys: ServerKeys | None = None
     engine_id: str = ""
+    server_config: ServerConfig | None = None
+    listener_fds: tuple[int, ...] = ()
+    ready_fd: int = -1
 
 
 class ChildProcess:
@@ -71,6 +78,7 @@ class ChildProcess:
     def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
                  core_epoch: int = 1, num_blocks: int | None = None, config: EngineConfig | None = None,
                  server_keys: ServerKeys | None = None, engine_id: str = "",
+                 server_config: ServerConfig | None = None, listener_fds: Sequence[int] = (), ready_fd: int = -1,
                  pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
         """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
         self.name = name
@@ -86,6 +94,9 @@ class ChildProcess:
             config=config,
             server_keys=server_keys,
             engine_id=engine_id,
+            server_config=server_config,
+            listener_fds=tuple(listener_fds),
+            ready_fd=ready_fd,
         )
         # A pipe that only the child holds is its death notice where there are no pidfds.
         self._notice_fd, child_fd = (-1, -1) if hasattr(os, "pidfd_open") else os.pipe()
@@ -123,15 +134,22 @@ class ChildProcess:
         """The exit code, negative for a signal; None while it runs."""
         return self._process.poll()
 
+    def ask_to_finish(self) -> None:
+        """Tell a child that may have work in hand to end when that is done; `ask_to_stop` then means at once."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        if not stdin.closed:
+            with contextlib.suppress(BrokenPipeError):  # it has ended already
+                os.write(stdin.fileno(), _STOP)
+
     def ask_to_stop(self) -> None:
         """Order the child to stop: say so on its standard input, and close it."""
         stdin = self._process.stdin
         assert stdin is not None
         if stdin.closed:
             return
-        with contextlib.suppress(BrokenPipeError):  # it has stopped already
-            # A fork of this process may hold the pipe as well: then its end does not come with the closing.
-            os.write(stdin.fileno(), _STOP)
+        # A fork of this process may hold the pipe as well: then its end does not come with the closing.
+        self.ask_to_finish()
         with contextlib.suppress(BrokenPipeError):  # it stopped before it read all
             stdin.close()
 

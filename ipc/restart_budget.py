@@ -10,10 +10,12 @@ class RestartBudget:
 
     Args:
         process: its name in texts: "the executor".
-        max_restarts: deaths without a finished step between that are made good by another start.
+        max_restarts: deaths without progress between that are made good by another start.
+        progress: what that is, for texts.
     """
 
-    def __init__(self, process: str, max_restarts: int) -> None:
+    def __init__(self, process: str, max_restarts: int, *, progress: str = "finishing a step") -> None:
+        self._progress = progress
         self._process = process
         self._max_restarts = max_restarts
         self._num_deaths = 0
@@ -49,7 +51,7 @@ class RestartBudget:
         if self._num_deaths > self._max_restarts:
             times = "time" if self._num_deaths == 1 else "times"
             return (
-                f"{self._process} has ended {self._num_deaths} {times} in a row without finishing a step "
+                f"{self._process} has ended {self._num_deaths} {times} in a row without {self._progress} "
                 f"(--max-restarts {self._max_restarts})"
             )
         return None

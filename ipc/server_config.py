@@ -47,6 +47,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     host: Annotated[str, Meta(description="Address to listen on.")] = "0.0.0.0"  # noqa: S104 - as usual manifests expect
     port: Annotated[int, Meta(description="Port to listen on.")] = 8000
     uds: Annotated[str | None, Meta(description="Unix socket to listen on instead of host and port.")] = None
+    api_server_count: Annotated[int, Meta(description="Frontend processes that share the port and the engine.")] = 1
     api_key: Annotated[tuple[str, ...], Meta(description="Bearer key that clients must send (may be repeated).")] = ()
     engine: Annotated[
         str | None, Meta(description="Attach to a running engine at this address instead of starting one.")
@@ -101,6 +102,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port {self.port} must be from 0 to 65535.")
+        if self.api_server_count < 1:
+            raise ConfigError(f"--api-server-count {self.api_server_count} must be at least 1.")
         if any(not key.strip() for key in self.api_key):
             raise ConfigError("--api-key must not be empty.")
         if self.request_timeout is not None and not 0 < self.request_timeout < math.inf:

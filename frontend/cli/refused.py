@@ -44,7 +44,6 @@ _NOT_YET: Mapping[str, str] = {
         ("runner convert task", "it generates text, and does not embed, pool or score"),
         ("logprobs-mode", "logprobs are those of the unfiltered distribution"),
         ("enable-sleep-mode", "sleeping and waking"),
-        ("api-server-count", "one frontend a command; start several behind a load balancer"),
         ("data-parallel-rank data-parallel-address data-parallel-rpc-port", "--data-parallel-size starts all engines"),
         ("headless", "--node-rank tells a host that serves from one that only computes"),
         ("speculative-config sc speculative-model num-speculative-tokens spec-method spec-model spec-tokens",

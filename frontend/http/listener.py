@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from .access.tls import load_tls
 
 BACKLOG = 2048  # connections that may wait while a burst is accepted
 
+# Linux divides the connections to a port among the sockets that listen on it; elsewhere frontends share one socket.
+_DIVIDES_CONNECTIONS = sys.platform == "linux"
+
 
 @contextmanager
 def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
@@ -27,6 +30,9 @@ def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
 
     Requests wait in the kernel's queue until they are accepted. A socket file is removed at the end. The files that
     the server will need, its certificate and its keys, are tried as well: later, somebody would have waited for them.
+
+    For several frontends the sockets are what `take_listeners` makes those of each from: where the kernel divides
+    connections among sockets of one port, they only hold the port.
 
     Raises:
         ConfigError: a file can't be used.
@@ -36,7 +42,12 @@ def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
     load_api_keys(config)
     allow_many_connections()
     try:
-        sockets = [_bind_unix(Path(config.uds))] if config.uds is not None else _bind_tcp(config.host, config.port)
+        if config.uds is not None:
+            sockets = [_bind_unix(Path(config.uds))]
+        else:
+            sockets = _bind_tcp(config.host, config.port)
+            if config.api_server_count > 1 and _DIVIDES_CONNECTIONS:
+                sockets = [_hold(sock) for sock in sockets]
     except OSError as exc:
         where, flags = (config.uds, "--uds") if config.uds else (f"{config.host}:{config.port}", "--port or --host")
         raise MachineError(
@@ -49,6 +60,31 @@ def open_listeners(config: ServerConfig) -> Iterator[list[socket.socket]]:
             sock.close()
         if config.uds is not None:
             Path(config.uds).unlink(missing_ok=True)
+
+
+def take_listeners(fds: Iterable[int]) -> list[socket.socket]:
+    """Return the sockets that one of several frontends listens on.
+
+    Args:
+        fds: descriptors of those of `open_listeners`, which this process has inherited.
+
+    Raises:
+        MachineError: another program has taken the port meanwhile.
+    """
+    sockets = []
+    for fd in fds:
+        sock = socket.socket(fileno=fd)
+        if sock.family != socket.AF_UNIX and _DIVIDES_CONNECTIONS:
+            try:
+                own = _bind_beside(sock.family, sock.getsockname())
+                own.listen(BACKLOG)
+            except OSError as exc:
+                raise MachineError(f"Can't listen on {sock.getsockname()}: {exc.strerror or exc}.") from exc
+            finally:
+                sock.close()
+            sock = own
+        sockets.append(sock)
+    return sockets
 
 
 def allow_many_connections() -> None:
@@ -90,6 +126,31 @@ def _bind_tcp(host: str, port: int) -> list[socket.socket]:
             sockets.append(sock)
         on_failure.pop_all()
     return sockets
+
+
+def _hold(sock: socket.socket) -> socket.socket:
+    """Return a socket that holds the port of `sock`, which is closed, for others to listen there.
+
+    That was bound alone, so that no program that listens on the port already goes unnoticed.
+    """
+    family, address = sock.family, sock.getsockname()
+    sock.close()
+    return _bind_beside(family, address)
+
+
+def _bind_beside(family: int, address: tuple[str, int]) -> socket.socket:
+    """Return a socket of a port that others of this user's programs have bound in this way as well."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _bind_unix(path: Path) -> socket.socket:

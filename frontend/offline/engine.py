@@ -10,20 +10,20 @@ from pagewire.ipc.errors import EngineDead
 
 from ..client.engine_client import AsyncEngineClient
 from ..client.loop_thread import LoopThread
-from ..supervisor.engine_process import EngineProcess
-from ..supervisor.running_engine import RunningEngine
+from ..supervisor.engine_process import start_cores, stop_cores
+from ..supervisor.running_fleet import RunningFleet
 
 T = TypeVar("T")
 
 
 class OfflineEngine:
-    """Starts the engine core at once. Whoever makes it closes it."""
+    """Starts the engine's cores at once. Whoever makes it closes it."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Start a core with a config of `prepare_engine`."""
-        self._process = EngineProcess(config)
+        """Start the cores with a config of `prepare_engine`."""
+        self._cores = start_cores(config)
         self._thread = LoopThread("llm")
-        self._running: RunningEngine | None = None
+        self._running: RunningFleet | None = None
 
     def attach(self, meanwhile: Callable[[], T]) -> tuple[AsyncEngineClient, T]:
         """Wait until the engine is ready; `meanwhile` runs while it loads.
@@ -47,7 +47,7 @@ class OfflineEngine:
         return self._thread.run(coroutine)
 
     def close(self) -> None:
-        """Abort what runs, stop the core and its executors. Closing twice is fine."""
+        """Abort what runs, stop the cores and their executors. Closing twice is fine."""
         self._thread.run_outside(self._close)
 
     def _close(self) -> None:
@@ -55,8 +55,8 @@ class OfflineEngine:
             if self._running is not None:
                 self._thread.run(self._running.aclose())
             self._thread.close()
-        self._process.stop()
+        stop_cores(self._cores)
 
     async def _connect(self) -> AsyncEngineClient:
-        self._running = RunningEngine(self._process)
+        self._running = RunningFleet(self._cores)
         return await self._running.connect("llm")

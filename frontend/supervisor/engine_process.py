@@ -5,11 +5,12 @@ Used alike by `pagewire serve`, `pagewire engine` and `LLM`: whoever starts the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from pagewire.checkpoint.placement import Placement, check_placement
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.curve import ClientKeys, ServerKeys
-from pagewire.ipc.endpoints import RuntimeDir, ipc_path, reachable_address
+from pagewire.ipc.endpoints import RuntimeDir, core_address, ipc_path, reachable_address
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.step_trace import begin_trace_file, end_trace_file
@@ -40,8 +41,8 @@ def prepare_engine(config: EngineConfig) -> EngineConfig:
     download_dir = None if options.download_dir is None else Path(options.download_dir)
     resolved = resolve_model(options.model, revision=options.revision, download_dir=download_dir)
     model = load_model_config(resolved.path)
-    mesh = config.parallel.mesh
-    check_placement(model, Placement(tp=mesh.tp, pp=mesh.pp))
+    mesh, divides_experts = config.parallel.mesh, config.parallel.enable_expert_parallel
+    check_placement(model, Placement(tp=mesh.tp, pp=mesh.pp, divides_experts=divides_experts))
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise ConfigError(
             f"--max-model-len {options.max_model_len} is beyond the {model.max_position} tokens that {options.model} "
@@ -55,7 +56,8 @@ class EngineProcess:
 
     Attributes:
         config: what every core is started with.
-        address: where this process reaches the core.
+        listen_address: where the core listens.
+        address: where this process reaches it.
         client_keys: with which, if it listens with keys; made for this run.
     """
 
@@ -79,11 +81,13 @@ class EngineProcess:
             ConfigError: the file of a timeline can't be written.
         """
         self.config = config
-        trace_path = config.observability.profile_steps
+        rank = config.parallel.data_parallel_rank
+        trace_path = config.observability.profile_steps if rank == 0 else None  # a file of all cores
         if trace_path is not None:
             begin_trace_file(trace_path)
         runtime_dir = RuntimeDir()
         listen = runtime_dir.client_address if address is None else address
+        self.listen_address = listen
         self.address = reachable_address(listen)
         self.client_keys: ClientKeys | None = None
         if keys is not None:
@@ -94,7 +98,7 @@ class EngineProcess:
         def start_core(epoch: int, num_blocks: int | None) -> ChildProcess:
             return ChildProcess(
                 core_module,
-                name="core",
+                name="core" if config.parallel.data_parallel_size == 1 else f"core {rank}",
                 address=listen,
                 runtime_dir=runtime_dir.path,
                 log_level=config.log_level,
@@ -131,9 +135,44 @@ class EngineProcess:
         if self._stop.alive:
             self._core.replace(num_blocks)
 
+    def ask_to_stop(self) -> None:
+        """Have the core begin to stop, for several to do so at once."""
+        if self._stop.alive:
+            self._core.process.ask_to_stop()
+
     def stop(self) -> None:
         """Stop the core and its executors in order, reap it, remove the sockets. Stopping twice is fine."""
         self._stop()
+
+
+def start_cores(
+    config: EngineConfig, *, address: str | None = None, keys: ServerKeys | None = None
+) -> list[EngineProcess]:
+    """Start every core of an engine; arguments and errors as `EngineProcess`.
+
+    Args:
+        config: prepared by `prepare_engine`.
+        address: of the first core; the others listen beside it, see `core_address`.
+        keys: of them all.
+    """
+    cores: list[EngineProcess] = []
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(stop_cores, cores)
+        for rank in range(config.parallel.data_parallel_size):
+            parallel = msgspec.structs.replace(config.parallel, data_parallel_rank=rank)
+            core_config = msgspec.structs.replace(config, parallel=parallel)
+            listen = None if address is None else core_address(address, rank)
+            cores.append(EngineProcess(core_config, address=listen, keys=keys))
+        on_failure.pop_all()
+    return cores
+
+
+def stop_cores(cores: Sequence[EngineProcess]) -> None:
+    """Stop all cores in order; the first one last, with which their timeline ends. Stopping twice is fine."""
+    for core in cores:
+        core.ask_to_stop()
+    for core in reversed(cores):
+        core.stop()
 
 
 class _Core:

@@ -7,31 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-import sys
-import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 
-from pagewire.ipc.config import EngineConfig, ModelOptions
-from pagewire.ipc.curve import ClientKeys, ServerKeys
-from pagewire.ipc.endpoints import check_address, check_listen_address, ipc_path
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.curve import ServerKeys
+from pagewire.ipc.endpoints import RuntimeDir, check_address, check_listen_address, core_address, ipc_path
 from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
-from ..client.key_files import read_client_keys, read_server_keys
+from ..client.key_files import read_server_keys
 from ..http.listener import describe_listeners, open_listeners
 from .attach_notice import noticing_silence
-from .engine_process import EngineProcess, prepare_engine
+from .engine_process import prepare_engine, start_cores
 from .farewell import say_farewell
-from .running_engine import RunningEngine
+from .frontends import Frontends
+from .running_fleet import RunningFleet
+from .serving import leave, read_own_keys, serve_http
 from .shutdown import (
     Stopped,
     StopSignals,
@@ -43,14 +39,9 @@ from .shutdown import (
 )
 from .startup_report import StartupReport, describe_engine
 
-if TYPE_CHECKING:
-    from ..templates.renderer import ChatRenderer
-    from ..text.text_side import TextSide
-
 logger = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 600.0  # an engine that was started at the same time may still be loading its model
-_LOADING = "loading"  # the name of the thread that does
 
 
 def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
@@ -63,14 +54,19 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
     exit_at_sigterm()
     report = StartupReport()
     with open_listeners(server_config) as listeners:
-        if server_config.engine is not None:
-            check_address(server_config.engine)
-            code = uvloop.run(_serve_attached(server_config.engine, engine_config, server_config, listeners, report))
+        address = server_config.engine
+        if address is not None:
+            check_address(address)
         else:
             with report.phase("find the model"):
                 engine_config = prepare_engine(engine_config)
+        if server_config.api_server_count > 1:
+            code = uvloop.run(_serve_by_many(engine_config, server_config, listeners, report))
+        elif address is not None:
+            code = uvloop.run(_serve_attached(address, engine_config, server_config, listeners, report))
+        else:
             code = uvloop.run(_serve_own(engine_config, server_config, listeners, report))
-    return _leave(code)
+    return leave(code)
 
 
 def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
@@ -82,7 +78,9 @@ def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
     setup_logging("engine", engine_config.log_level)
     exit_at_sigterm()
     listen, curve_key = listen_config.listen, listen_config.curve_key
-    check_listen_address(listen, has_keys=curve_key is not None, insecure=listen_config.insecure)
+    for rank in range(engine_config.parallel.data_parallel_size):
+        address = core_address(listen, rank)
+        check_listen_address(address, has_keys=curve_key is not None, insecure=listen_config.insecure)
     keys = None if curve_key is None else read_server_keys(curve_key, listen_config.allow_clients)
     if listen_config.insecure and ipc_path(listen) is None:
         logger.warning("anyone who can reach %s may use this engine, and whoever is between may read all", listen)
@@ -96,19 +94,22 @@ async def _serve_own(
     engine_config: EngineConfig, server_config: ServerConfig, listeners: list[socket.socket], report: StartupReport
 ) -> int:
     signals = StopSignals()
+
+    def log_ready(client: AsyncEngineClient) -> None:
+        _log_ready(report.lines(client.info), listeners, server_config)
+
     try:
         async with _running_engine(engine_config, signals) as engine:
-            from ..http.service import HTTPService  # with aiohttp and tokenizers, while the engine loads
-
-            model_path = engine_config.model.model_path
-            async with _text_side(model_path, engine_config, server_config, report, signals) as (text, chats):
-                client = await until_stopped(engine.connect("frontend"), signals.first)
-                service = HTTPService(client, text, chats, server_config)
-                async with service.serving(listeners):
-                    signals.check()
-                    _log_ready(report.lines(client.info), listeners, server_config)
-                    timeout_s = engine_config.supervision.shutdown_timeout
-                    return await serve_until_stopped(client, service.drain(timeout_s), signals, timeout_s)
+            return await serve_http(
+                lambda: engine.connect("frontend"),
+                engine_config.model.model_path,
+                engine_config,
+                server_config,
+                listeners,
+                signals,
+                report,
+                log_ready,
+            )
     except Stopped:
         return signals.exit_code
 
@@ -120,24 +121,53 @@ async def _serve_attached(
     listeners: list[socket.socket],
     report: StartupReport,
 ) -> int:
-    from ..http.service import HTTPService
-
     signals = StopSignals()
     try:
-        with report.phase("attach to the engine"):
-            logger.info("waiting for the engine at %s, which may still be loading its model", address)
-            keys = _read_keys(server_config)
-            connecting = AsyncEngineClient.connect(address, name="frontend", keys=keys, timeout_s=ATTACH_TIMEOUT_S)
-            with noticing_silence(address, ATTACH_TIMEOUT_S):
-                client = await until_stopped(connecting, signals.first)
-        model_path = client.info.model_path
-        async with client, _text_side(model_path, engine_config, server_config, report, signals) as (text, chats):
-            service = HTTPService(client, text, chats, server_config)
-            async with service.serving(listeners):
-                signals.check()
+        async with await _attach(address, server_config, signals, report) as client:
+
+            async def attached() -> AsyncEngineClient:
+                return client
+
+            def log_ready(client: AsyncEngineClient) -> None:
                 _log_ready(describe_engine(client.info), listeners, server_config)
-                timeout_s = engine_config.supervision.shutdown_timeout
-                return await serve_until_stopped(client, service.drain(timeout_s), signals, timeout_s)
+
+            return await serve_http(
+                attached, client.info.model_path, engine_config, server_config, listeners, signals, report, log_ready
+            )
+    except Stopped:
+        return signals.exit_code
+
+
+async def _serve_by_many(
+    engine_config: EngineConfig, server_config: ServerConfig, listeners: list[socket.socket], report: StartupReport
+) -> int:
+    """Serve with several frontends on one port, which attach to an engine of this process's own, or to another one."""
+    signals = StopSignals()
+    timeout_s = engine_config.supervision.shutdown_timeout
+    try:
+        async with AsyncExitStack() as stack:
+            address = server_config.engine
+            fleet: RunningFleet | None = None
+            if address is None:
+                runtime_dir = RuntimeDir()
+                stack.callback(runtime_dir.remove)
+                address = runtime_dir.client_address
+                fleet = await stack.enter_async_context(_running_engine(engine_config, signals, address=address))
+            frontends = Frontends(engine_config, server_config, address, listeners)
+            await stack.enter_async_context(frontends.running())
+            if fleet is None:
+                client = await stack.enter_async_context(await _attach(address, server_config, signals, report))
+            else:
+                client = await until_stopped(fleet.connect("launcher"), signals.first)
+            await until_stopped(frontends.ready(), signals.first)
+            lines = describe_engine(client.info) if fleet is None else report.lines(client.info)
+            _log_ready(lines, listeners, server_config)
+            code = await serve_until_stopped(
+                client, frontends.drain(timeout_s), signals, timeout_s, ended=frontends.watch(client)
+            )
+            if fleet is not None:
+                await _say_farewells(fleet, None)
+            return code
     except Stopped:
         return signals.exit_code
 
@@ -152,8 +182,7 @@ async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None
             logger.info("ready: clients attach at %s", listen)
             timeout_s = config.supervision.shutdown_timeout
             code = await serve_until_stopped(client, drain_engine(client, timeout_s), signals, timeout_s)
-            if engine.has_given_up and client.death is not None:
-                await asyncio.to_thread(say_farewell, listen, keys, client.death)
+            await _say_farewells(engine, keys)
             return code
     except Stopped:
         return signals.exit_code
@@ -162,76 +191,39 @@ async def _run_engine(config: EngineConfig, listen: str, keys: ServerKeys | None
 @asynccontextmanager
 async def _running_engine(
     config: EngineConfig, signals: StopSignals, *, address: str | None = None, keys: ServerKeys | None = None
-) -> AsyncIterator[RunningEngine]:
-    engine = EngineProcess(config, address=address, keys=keys)
-    running = RunningEngine(engine)
+) -> AsyncIterator[RunningFleet]:
+    cores = start_cores(config, address=address, keys=keys)
+    running = RunningFleet(cores)
     try:
         yield running
     except Stopped:
         await running.aclose()
         # Before it is ready it owes nobody anything, and one that loads its model would take its time to end.
-        engine.process.begin_kill()
+        for core in cores:
+            core.process.begin_kill()
         raise
     finally:
         await running.aclose()
-        await stop_engine(engine, signals)
+        await stop_engine(cores, signals)
 
 
-def _read_keys(config: ServerConfig) -> ClientKeys | None:
-    """Return the keys for the engine that runs already; None if it has none."""
-    if config.engine_key is None or config.curve_key is None:
-        return None
-    return read_client_keys(config.engine_key, config.curve_key)
+async def _say_farewells(fleet: RunningFleet, keys: ServerKeys | None) -> None:
+    """Tell the clients of cores that were given up, if that is the engine's end, why."""
+    death = None if fleet.client is None else fleet.client.death
+    if death is not None:
+        given_up = [core.listen_address for core in fleet.given_up]
+        await asyncio.gather(*(asyncio.to_thread(say_farewell, address, keys, death) for address in given_up))
 
 
-@asynccontextmanager
-async def _text_side(
-    model_path: str,
-    engine_config: EngineConfig,
-    server_config: ServerConfig,
-    report: StartupReport,
-    signals: StopSignals,
-) -> AsyncIterator[tuple[TextSide, ChatRenderer]]:
-    """Load the text side and run the processes that render chats, while the engine loads the model.
-
-    Raises:
-        Stopped: a signal came before they were ready.
-    """
-    from ..templates.renderer import chat_renderer
-
-    with report.phase("load the tokenizer"):
-        loading = _load_text_side(Path(model_path), engine_config.model, server_config.chat_template)
-        text = await until_stopped(loading, signals.first)
-    rendering = chat_renderer(
-        text.template,
-        trusts_requests=server_config.trust_request_chat_template,
-        log_level=engine_config.log_level,
-    )
-    async with AsyncExitStack() as stack:
-        with report.phase("compile the chat template"):
-            chats = await until_stopped(stack.enter_async_context(rendering), signals.first)
-        yield text, chats
-
-
-async def _load_text_side(model_path: Path, options: ModelOptions, chat_template: str | None) -> TextSide:
-    from ..text.text_side import load_text_side
-
-    # Not one of the loop's own threads, which it waits for at its end: what reads a file can't be interrupted.
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_LOADING)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(
-            thread, lambda: load_text_side(model_path, options, chat_template=chat_template)
-        )
-    finally:
-        thread.shutdown(wait=False)
-
-
-def _leave(code: int) -> int:
-    """Return the exit code; but end the process here if a thread still loads, which the interpreter would wait for."""
-    if any(thread.name.startswith(_LOADING) for thread in threading.enumerate()):
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+async def _attach(
+    address: str, server_config: ServerConfig, signals: StopSignals, report: StartupReport
+) -> AsyncEngineClient:
+    with report.phase("attach to the engine"):
+        logger.info("waiting for the engine at %s, which may still be loading its model", address)
+        keys = read_own_keys(server_config)
+        connecting = AsyncEngineClient.connect(address, name="frontend", keys=keys, timeout_s=ATTACH_TIMEOUT_S)
+        with noticing_silence(address, ATTACH_TIMEOUT_S):
+            return await until_stopped(connecting, signals.first)
 
 
 def _log_ready(lines: list[str], listeners: list[socket.socket], config: ServerConfig) -> None:

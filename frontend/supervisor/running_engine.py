@@ -1,4 +1,4 @@
-"""An engine core of our own and the client attached to it, on one event loop: a core that dies is started again.
+"""An engine core of our own and the session attached to it, on one event loop: a core that dies is started again.
 
 A core that gives up says `Goodbye` to its clients before it ends: that is final. One that ends without a word (killed,
 or by a bug), or that says nothing for the stall limit and is killed for it, gets a successor at the same address, to
@@ -17,8 +17,9 @@ from pagewire.ipc.errors import EngineDead, EngineError, MachineError, PagewireE
 from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.restart_budget import RestartBudget
 
+from ..client.attach import attach
 from ..client.core_link import LinkOptions
-from ..client.engine_client import AsyncEngineClient
+from ..client.session import Session
 from .engine_process import EngineProcess
 
 logger = logging.getLogger(__name__)
@@ -34,15 +35,15 @@ _STRAINED_INTERVAL_S = 0.25  # after a death: what a core does until the next on
 
 
 class RunningEngine:
-    """A core process and the client attached to it. Make it on the event loop that it is watched by.
+    """A core process and the session attached to it. Make it on the event loop that it is watched by.
 
     Attributes:
-        client: set by `connect`.
+        session: set by `attach`.
         has_given_up: whether no further core is started, though the last one left no word to its clients.
     """
 
     def __init__(self, engine: EngineProcess) -> None:
-        self.client: AsyncEngineClient | None = None
+        self.session: Session | None = None
         self.has_given_up = False
         self._engine = engine
         supervision = engine.config.supervision
@@ -55,11 +56,11 @@ class RunningEngine:
         self._started_at = time.monotonic()
         self._watch_process()
 
-    async def connect(self, name: str) -> AsyncEngineClient:
-        """Attach a client, once the engine is ready; from then on cores are started again.
+    async def attach(self, name: str) -> Session:
+        """Attach to the core, once it is ready; from then on it is started again when it ends.
 
         Raises:
-            StartError: the engine can't start.
+            StartError: it can't start.
         """
         options = LinkOptions(
             silence_limit_s=self._stall_limit_s,
@@ -69,9 +70,7 @@ class RunningEngine:
             on_conviction=self._count_anew,  # the next request that ends cores has deaths of its own
         )
         connecting = asyncio.create_task(
-            AsyncEngineClient.connect(
-                self._engine.address, name=name, keys=self._engine.client_keys, timeout_s=None, options=options
-            )
+            attach(self._engine.address, name=name, keys=self._engine.client_keys, timeout_s=None, options=options)
         )
         death = asyncio.create_task(self._died.wait())
         try:
@@ -82,7 +81,7 @@ class RunningEngine:
                     f"The engine core ended with exit code {self._engine.process.exit_code} before it was ready; "
                     "its log lines above say more."
                 )
-            self.client = connecting.result()
+            session = connecting.result()
         except StartError:
             raise
         except PagewireError as exc:
@@ -91,14 +90,15 @@ class RunningEngine:
             for task in (death, connecting):
                 task.cancel()
             await asyncio.gather(death, connecting, return_exceptions=True)
-        self.client.add_stats_listener(self._note_progress)
+        self.session = session
+        session.add_stats_listener(self._note_progress)
         self._tasks = [
-            asyncio.create_task(self._supervise(self.client)),
-            asyncio.create_task(self._look_after(self.client)),
+            asyncio.create_task(self._supervise(session)),
+            asyncio.create_task(self._look_after(session)),
         ]
         for watching in self._tasks:
             watching.add_done_callback(self._on_task_end)
-        return self.client
+        return session
 
     async def aclose(self) -> None:
         """Stop watching and leave the engine, which still has to be stopped. Closing twice is fine."""
@@ -107,8 +107,8 @@ class RunningEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.client is not None:
-            await self.client.aclose()
+        if self.session is not None:
+            await self.session.aclose()
 
     def _watch_process(self) -> None:
         self._died.clear()
@@ -120,10 +120,10 @@ class RunningEngine:
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and self.client is not None:  # nobody would start another core
-            self.client.mark_dead(EngineDead(f"The engine's supervisor failed: {error!r}"))
+        if error is not None and self.session is not None:  # nobody would start another core
+            self.session.mark_dead(EngineDead(f"The engine's supervisor failed: {error!r}"))
 
-    async def _supervise(self, client: AsyncEngineClient) -> None:
+    async def _supervise(self, session: Session) -> None:
         """Start a core whenever one has died, until one says goodbye or the budget is spent."""
         while True:
             await self._died.wait()
@@ -132,25 +132,25 @@ class RunningEngine:
             if code >= 0:  # it ended of itself, and may have told its clients why
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_WORDS_S):
-                        await client.wait_dead()
-            if client.death is not None:
+                        await session.is_dead.wait()
+            if session.death is not None:
                 return
-            has_served = client.core_epoch == self._engine.core_epoch
+            has_served = session.core[1] == self._engine.core_epoch
             self._budget.count_death(is_failed_start=code >= 0 and not has_served)
             self._is_strained.set()
             age_s = time.monotonic() - self._started_at
-            how = f"the engine core {_describe_exit(code)} {age_s:.1f} s after its start"
+            how = f"the engine core {describe_exit(code)} {age_s:.1f} s after its start"
             cause = self._budget.exhausted_by()
             if cause is None:
                 logger.error("%s; starting core %d", how, self._engine.core_epoch + 1)
                 try:
-                    self._start_next(client.info.num_blocks)
+                    self._start_next(session.info.num_blocks)
                 except OSError as exc:
                     cause = f"another one can't be started: {exc.strerror or exc}"
             if cause is not None:
                 logger.error("%s; giving up: %s", how, cause)
                 self.has_given_up = True
-                client.mark_dead(EngineDead(f"The engine has given up: {cause}. Last, {how}."))
+                session.mark_dead(EngineDead(f"The engine has given up: {cause}. Last, {how}."))
                 return
 
     def _start_next(self, num_blocks: int) -> None:
@@ -158,18 +158,18 @@ class RunningEngine:
         self._started_at = time.monotonic()
         self._watch_process()
 
-    async def _look_after(self, client: AsyncEngineClient) -> None:
-        """Find a core that hangs though this client waits for nothing, and the progress that others make with it."""
+    async def _look_after(self, session: Session) -> None:
+        """Find a core that hangs though this process waits for nothing, and the progress that others make with it."""
         interval_s = min(self._stall_limit_s / _PROBES_PER_STALL_LIMIT, _MAX_PROBE_INTERVAL_S)
-        while client.death is None:
+        while session.death is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._is_strained.wait()
             if self._is_strained.is_set():
                 await asyncio.sleep(min(interval_s, _STRAINED_INTERVAL_S))
-            if await client.probe(interval_s) and self._is_strained.is_set():
+            if await session.link.probe(interval_s) and self._is_strained.is_set():
                 with contextlib.suppress(EngineError):  # asked again next time
-                    stats = await client.call_utility("stats", timeout_s=interval_s)
+                    stats = await session.call_utility("stats", timeout_s=interval_s)
                     self._note_progress(StepStats(num_steps=stats["num_steps"]))
 
     def _note_progress(self, stats: StepStats) -> None:
@@ -193,7 +193,8 @@ class RunningEngine:
         self._engine.process.begin_kill()
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
+    """Return how a process ended, for people: `the core <so>`."""
     if code >= 0:
         return f"ended with exit code {code}"
     hint = " (out of memory?)" if code == -signal.SIGKILL else ""

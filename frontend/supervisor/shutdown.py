@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
 from pagewire.ipc.errors import EngineError
+from pagewire.ipc.process import ParentWatch
 
 from ..client.engine_client import AsyncEngineClient
-from .engine_process import EngineProcess
+from .engine_process import EngineProcess, stop_cores
 
 logger = logging.getLogger(__name__)
 
@@ -28,30 +30,37 @@ class Stopped(Exception):
     """A signal asks for an end."""
 
 
-class StopSignals:
-    """SIGTERM and SIGINT, from here on.
+class StopRequests:
+    """Whether this process is asked to end.
 
     Attributes:
-        first: set by one of them: stop in order.
-        second: set by the next: stop at once.
-        exit_code: of a process that the first one ended before it was ready, as shells report it.
+        first: set when it is: stop in order.
+        second: set when it is asked again: stop at once.
+        exit_code: of a process that was asked before it was ready.
     """
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self.exit_code = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._take, number)
 
     def check(self) -> None:
-        """Go on unless one has come.
+        """Go on unless it is asked to end.
 
         Raises:
-            Stopped: one has.
+            Stopped: it is.
         """
         if self.first.is_set():
             raise Stopped
+
+
+class StopSignals(StopRequests):
+    """SIGTERM and SIGINT, from here on; the exit code of the first is as shells report it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._take, number)
 
     def _take(self, number: int) -> None:
         if self.first.is_set():
@@ -59,6 +68,23 @@ class StopSignals:
         else:
             self.exit_code = _exit_code_of(number)
             self.first.set()
+
+
+class ParentOrders(StopRequests):
+    """A launcher's orders to a frontend: a byte on its standard input to stop in order, its end to do so at once."""
+
+    def __init__(self, watch: ParentWatch) -> None:
+        super().__init__()
+        self._stdin_fd = watch.stdin_fd
+        loop = asyncio.get_running_loop()
+        for fd in watch.fds:
+            loop.add_reader(fd, self._take, fd)
+
+    def _take(self, fd: int) -> None:
+        if fd != self._stdin_fd or not os.read(fd, 1):  # the parent has ended, or closed the pipe
+            asyncio.get_running_loop().remove_reader(fd)
+            self.second.set()
+        self.first.set()
 
 
 def exit_at_sigterm() -> None:
@@ -97,8 +123,10 @@ async def until_stopped(work: Awaitable[T], stop: asyncio.Event) -> T:
 async def serve_until_stopped(
     client: AsyncEngineClient,
     draining: Coroutine[Any, Any, None],  # Any: as above
-    signals: StopSignals,
+    signals: StopRequests,
     timeout_s: float,
+    *,
+    ended: Awaitable[None] | None = None,
 ) -> int:
     """Wait for a signal, and then for `draining`; return the exit code.
 
@@ -107,9 +135,10 @@ async def serve_until_stopped(
         draining: refuses new requests, and returns when the accepted ones are done, or after `timeout_s`.
         signals: the second ends `draining`.
         timeout_s: for the log.
+        ended: to wait for instead of the client's death.
     """
     try:
-        await until_stopped(client.wait_dead(), signals.first)
+        await until_stopped(client.wait_dead() if ended is None else ended, signals.first)
     except Stopped:
         logger.info("stopping: accepted requests have %g s to finish; a second signal ends them now", timeout_s)
         with contextlib.suppress(Stopped):
@@ -122,30 +151,31 @@ async def serve_until_stopped(
     return 1
 
 
-async def stop_engine(engine: EngineProcess, signals: StopSignals) -> None:
+async def stop_engine(cores: Sequence[EngineProcess], signals: StopRequests) -> None:
     """Stop the engine's processes in order; with a second signal, those that hang are given no more time."""
-    stopping = asyncio.create_task(asyncio.to_thread(engine.stop))
+    stopping = asyncio.create_task(asyncio.to_thread(stop_cores, cores))
     second = asyncio.create_task(signals.second.wait())
     await asyncio.wait({stopping, second}, return_when=asyncio.FIRST_COMPLETED)
     second.cancel()
     await asyncio.wait({stopping}, timeout=LAST_MOMENT_S)
     if not stopping.done():
-        engine.process.begin_kill()  # its executors end with it
+        for core in cores:
+            core.process.begin_kill()  # its executors end with it
     await stopping
 
 
 async def drain_engine(client: AsyncEngineClient, timeout_s: float) -> None:
     """Have the engine refuse new requests of all its clients; return when none is left, or after `timeout_s`."""
     clock = asyncio.get_running_loop().time
-    core_epoch, empty_since = client.core_epoch, None
+    cores, empty_since = client.cores, None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             while client.death is None:
                 # A core that was started again meanwhile takes requests, so it is told each time.
                 with contextlib.suppress(EngineError):
                     num_left = await client.call_utility("drain")
-                    if num_left or client.core_epoch != core_epoch:
-                        core_epoch, empty_since = client.core_epoch, None
+                    if num_left or client.cores != cores:
+                        cores, empty_since = client.cores, None
                     else:
                         empty_since = clock() if empty_since is None else empty_since
                         if clock() - empty_since >= (SETTLE_S if client.num_core_restarts else 0.0):

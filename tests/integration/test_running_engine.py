@@ -19,6 +19,7 @@ from pagewire.frontend.supervisor import running_engine
 from pagewire.frontend.supervisor.engine_process import EngineProcess
 from pagewire.frontend.supervisor.farewell import say_farewell
 from pagewire.frontend.supervisor.running_engine import RunningEngine
+from pagewire.frontend.supervisor.running_fleet import RunningFleet
 from pagewire.ipc.config import EngineConfig, SupervisionConfig
 from pagewire.ipc.errors import EngineDead, MachineError
 from pagewire.ipc.sampling_params import SamplingParams
@@ -32,12 +33,13 @@ DEADLINE_S = 60
 async def running(**supervision) -> AsyncIterator[tuple[EngineProcess, RunningEngine, AsyncEngineClient]]:
     config = EngineConfig(supervision=SupervisionConfig(**supervision))
     process = EngineProcess(config, core_module="tests.support.fake_core_process")
-    engine = RunningEngine(process)
+    fleet = RunningFleet([process])
     try:
         async with asyncio.timeout(DEADLINE_S):
-            yield process, engine, await engine.connect("test")
+            client = await fleet.connect("test")
+            yield process, fleet._engines[0], client
     finally:
-        await engine.aclose()
+        await fleet.aclose()
         process.stop()
 
 

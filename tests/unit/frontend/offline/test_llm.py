@@ -30,7 +30,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
         ({"hf_overrides": {}}, "not supported yet"),
         ({"dtype": "int3"}, "dtype"),
         ({"max_model_len": "long"}, "max-model-len"),
-        ({"tensor_parallel_size": 2}, "one device"),
+        ({"tensor_parallel_size": 0}, "at least 1"),
         ({"gpu_memory_utilization": 90}, "fraction"),
         ({"host": "::"}, "does not take host"),
     ],
