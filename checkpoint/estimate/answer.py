@@ -11,7 +11,7 @@ from .roofline import OpCost, kv_bytes_per_token
 from .served import Served
 from .sizing import Demand, Option, compare_options, meets
 from .speed import DecodeSpeed, RequestSpeed, decode_speed, request_speed, step_table
-from .weights import num_parameters, weight_bytes
+from .weights import num_active_parameters, num_parameters, weight_bytes
 
 _BATCHES = (1, 16, 64, 256)
 
@@ -87,6 +87,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         num_parameters: of the model.
+        num_active_parameters: of those, the ones that compute a token; fewer where it chooses experts.
         weight_bytes: of all of it.
         asked: None if no device was named.
         options: the fewest devices that do, of the named kind or of common ones.
@@ -94,6 +95,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     question: Question
     num_parameters: int
+    num_active_parameters: int
     weight_bytes: int
     kv: KVAnswer
     asked: DeviceAnswer | None
@@ -116,6 +118,7 @@ def answer(question: Question) -> Answer:
     return Answer(
         question=question,
         num_parameters=num_parameters(served.model),
+        num_active_parameters=num_active_parameters(served.model),
         weight_bytes=weight_bytes(served.model, served.bits, Placement()),
         kv=_kv_answer(question),
         asked=asked,

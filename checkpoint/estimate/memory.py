@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..model_config import ModelConfig
 from ..placement import Placement
 from .devices import DeviceSpec
 from .roofline import kv_bytes_per_token
@@ -89,8 +90,16 @@ def _workspace_bytes(served: Served, placement: Placement) -> int:
     model, limits = served.model, served.limits
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim // placement.tp
     inner = model.intermediate_size // placement.tp
-    widest = 4 * model.hidden_size + max(2 * qkv, 3 * inner)
+    widest = 4 * model.hidden_size + max(2 * qkv, 3 * inner, _expert_activations(model, placement))
     activations = 2 * limits.max_num_batched_tokens * widest
     vocab_rows = -(-model.vocab_size // placement.tp)
     logits = 2 * 4 * min(limits.max_num_seqs, limits.max_num_batched_tokens) * vocab_rows
     return activations + logits
+
+
+def _expert_activations(model: ModelConfig, placement: Placement) -> int:
+    """Return the numbers that a token's experts hold: what the feed-forward block of each does, and its output."""
+    if model.mixture is None:
+        return 0
+    inner = -(-model.mixture.intermediate_size // placement.tp)
+    return model.mixture.num_chosen * (3 * inner + model.hidden_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..mixture import Mixture
 from ..model_config import ModelConfig
 from ..quantization.quantization_config import QuantizationConfig
 from ..quantization.schemes import (
@@ -25,6 +26,8 @@ _BITS_WITH_MINIMUM = 9.0
 _OUTPUT_LAYER = "lm_head"
 # Whose checkpoints hold query, key and value, and gate and up, as one matrix each.
 _FUSED_ARCHITECTURES = frozenset({"Phi3ForCausalLM"})
+# Whose mixtures are not called as most families call them.
+_EXPERT_NAMES = {"MixtralForCausalLM": ("block_sparse_moe", "w1", "w3", "w2")}
 
 
 def packed_bits(model: ModelConfig, quantization: QuantizationConfig) -> WeightBits:
@@ -73,15 +76,24 @@ def _linear_layers(model: ModelConfig) -> Iterator[tuple[str, int]]:
     """Yield the name of each linear layer's module, as checkpoints spell it, and how many weights it has."""
     hidden, inner = model.hidden_size, model.intermediate_size
     query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    attention = {"self_attn.q_proj": query, "self_attn.k_proj": kv, "self_attn.v_proj": kv, "self_attn.o_proj": query}
+    block = {"mlp.gate_proj": inner, "mlp.up_proj": inner, "mlp.down_proj": inner}
     if model.architecture in _FUSED_ARCHITECTURES:
-        rows = {"self_attn.qkv_proj": query + 2 * kv, "mlp.gate_up_proj": 2 * inner}
-    else:
-        rows = {
-            "self_attn.q_proj": query, "self_attn.k_proj": kv, "self_attn.v_proj": kv,
-            "mlp.gate_proj": inner, "mlp.up_proj": inner,
-        }  # fmt: skip
-    sizes = {name: num_rows * hidden for name, num_rows in rows.items()}
-    sizes |= {"self_attn.o_proj": hidden * query, "mlp.down_proj": hidden * inner}
+        attention = {"self_attn.qkv_proj": query + 2 * kv, "self_attn.o_proj": query}
+        block = {"mlp.gate_up_proj": 2 * inner, "mlp.down_proj": inner}
+    experts = {} if model.mixture is None else _experts(model.architecture, model.mixture)
+    mixtures = () if model.mixture is None else model.mixture.layers
     for layer in range(model.num_layers):
-        for name, size in sizes.items():
-            yield f"model.layers.{layer}.{name}", size
+        for name, size in (attention | (experts if layer in mixtures else block)).items():
+            yield f"model.layers.{layer}.{name}", size * hidden
+
+
+def _experts(architecture: str, mixture: Mixture) -> dict[str, int]:
+    """Return the channels of each expert's projections but for those of the hidden size, by their modules."""
+    names = ("mlp", "gate_proj", "up_proj", "down_proj")
+    module, *projections = _EXPERT_NAMES.get(architecture, names)
+    return {
+        f"{module}.experts.{expert}.{name}": mixture.intermediate_size
+        for expert in range(mixture.num_experts)
+        for name in projections
+    }

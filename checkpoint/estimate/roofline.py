@@ -3,7 +3,8 @@
 An op reads its inputs from memory and writes its outputs there once. Norms, rotation and the gate are counted as fused
 into their neighbours, so that they cost nothing: an engine that is not as good can't get above this limit, nor below
 its time. Between devices, a layer's partial sums are gathered twice and added by each one in rank order, as the
-engine's promise of equal bits demands.
+engine's promise of equal bits demands. Tokens are taken to choose experts evenly and each for itself, so that T tokens
+which choose k of n need n (1 - (1 - k/n)^T) of them.
 
 Source: Williams, Waterman and Patterson 2009, "Roofline" (doi 10.1145/1498765.1498785).
 """
@@ -18,7 +19,7 @@ from ..model_config import LayerKind, ModelConfig
 from ..placement import Placement, kv_heads_a_device, layers_a_stage
 from .devices import DeviceSpec
 from .served import Served
-from .weights import Matrix, layer_matrices
+from .weights import Matrix, attention_matrices, dense_matrices, expert_matrices, router_matrix
 
 _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4  # logits are drawn from in float32
@@ -101,19 +102,24 @@ def layer_costs(served: Served, placement: Placement, work: Work) -> tuple[OpCos
     """Return what the layers of the longest stage cost one of its devices."""
     model = served.model
     layers = layers_a_stage(model, placement)
-    products = {
-        matrix.name: _product(matrix, served.bits.layers, work.num_rows, layers)
-        for matrix in layer_matrices(model, placement)
-    }
-    gathers = [] if placement.tp == 1 else [_gather(model, placement, work, layers)]
-    return (
-        products["qkv"],
-        *_attention(served, placement, work),
-        products["output projection"],
-        products["gate and up"],
-        products["down"],
-        *gathers,
+    qkv, output = (
+        _product(matrix, served.bits.layers, work.num_rows, layers) for matrix in attention_matrices(model, placement)
     )
+    gathers = [] if placement.tp == 1 else [_gather(model, placement, work, layers)]
+    return (qkv, *_attention(served, placement, work), output, *_blocks(served, placement, work, layers), *gathers)
+
+
+def _blocks(served: Served, placement: Placement, work: Work, layers: int) -> list[OpCost]:
+    """Return the feed-forward blocks: of the longest stage's layers, its share of the mixtures, the rest dense."""
+    model, bits, rows = served.model, served.bits.layers, work.num_rows
+    if model.mixture is None:
+        return [_product(matrix, bits, rows, layers) for matrix in dense_matrices(model, placement)]
+    mixtures = min(layers, -(-len(model.mixture.layers) // placement.pp))
+    costs = [_product(router_matrix(model), 8 * _ACTIVATION_BYTES, rows, mixtures)]
+    costs += [_expert_product(matrix, bits, rows, mixtures) for matrix in expert_matrices(model, placement)]
+    if mixtures < layers:
+        costs += [_product(matrix, bits, rows, layers - mixtures) for matrix in dense_matrices(model, placement)]
+    return costs
 
 
 def end_costs(served: Served, placement: Placement, work: Work) -> tuple[OpCost, ...]:
@@ -165,6 +171,20 @@ def _product(matrix: Matrix, bits: float, rows: int, count: int) -> OpCost:
         count=count,
         num_bytes=matrix.num_weights * bits / 8 + activations,
         operations=2 * rows * matrix.num_weights,
+    )
+
+
+def _expert_product(matrix: Matrix, bits: float, rows: int, count: int) -> OpCost:
+    """Return the products of a step's tokens with their experts, each of which is read once if any token has it."""
+    assert matrix.num_experts is not None, "a matrix of a mixture"
+    num_read = matrix.num_experts * (1 - (1 - matrix.num_chosen / matrix.num_experts) ** rows)
+    pairs = rows * matrix.num_chosen
+    return OpCost(
+        name=matrix.name,
+        count=count,
+        num_bytes=num_read * matrix.num_weights * bits / 8
+        + pairs * (matrix.in_features + matrix.out_features) * _ACTIVATION_BYTES,
+        operations=2 * pairs * matrix.num_weights,
     )
 
 

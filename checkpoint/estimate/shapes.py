@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..mixture import Mixture
 from ..model_config import LayerKind, ModelConfig, RopeScaling
 
 _LLAMA3_ROPE = RopeScaling(kind="llama3", factor=8.0, original_max_position=8192)
@@ -46,10 +47,27 @@ _QWEN2 = {
     "architecture": "Qwen2ForCausalLM", "vocab_size": 152_064, "max_position": 32_768, "rope_theta": 1e6,
     "rope_scaling": None, "qkv_bias": True, "rms_norm_eps": 1e-6,
 }  # fmt: skip
+_MIXTRAL = {
+    "architecture": "MixtralForCausalLM", "rope_theta": 1e6, "rope_scaling": None, "rms_norm_eps": 1e-5,
+}  # fmt: skip
 _QWEN3 = {
     "architecture": "Qwen3ForCausalLM", "vocab_size": 151_936, "max_position": 40_960, "rope_theta": 1e6,
     "rope_scaling": None, "head_dim": 128, "qk_norm": True, "rms_norm_eps": 1e-6,
 }  # fmt: skip
+
+
+_QWEN3_MOE = {**_QWEN3, "architecture": "Qwen3MoeForCausalLM"}
+
+
+def _experts(layers: int, num_experts: int, num_chosen: int, size: int) -> Mixture:
+    """Return a mixture in every layer."""
+    return Mixture(
+        num_experts=num_experts,
+        num_chosen=num_chosen,
+        intermediate_size=size,
+        is_renormalized=True,
+        layers=tuple(range(layers)),
+    )
 
 
 def _hub(*names: str) -> tuple[str, ...]:
@@ -100,6 +118,20 @@ SHAPES: dict[str, Shape] = {
         ),
         hub_ids=("mistralai/mistral-7b-v0.3", "mistralai/mistral-7b-instruct-v0.3"),
     ),
+    "mixtral-8x7b": Shape(
+        config=_llama(
+            32, 4096, 14_336, 32, 8, vocab_size=32_000, max_position=32_768, mixture=_experts(32, 8, 2, 14_336),
+            **_MIXTRAL,
+        ),
+        hub_ids=("mistralai/mixtral-8x7b-v0.1", "mistralai/mixtral-8x7b-instruct-v0.1"),
+    ),
+    "mixtral-8x22b": Shape(
+        config=_llama(
+            56, 6144, 16_384, 48, 8, vocab_size=32_768, max_position=65_536, mixture=_experts(56, 8, 2, 16_384),
+            **_MIXTRAL,
+        ),
+        hub_ids=("mistralai/mixtral-8x22b-instruct-v0.1",),
+    ),
     "qwen2.5-7b": Shape(config=_llama(28, 3584, 18_944, 28, 4, **_QWEN2), hub_ids=_hub("Qwen/Qwen2.5-7B")),
     "qwen2.5-14b": Shape(config=_llama(48, 5120, 13_824, 40, 8, **_QWEN2), hub_ids=_hub("Qwen/Qwen2.5-14B")),
     "qwen2.5-32b": Shape(config=_llama(64, 5120, 27_648, 40, 8, **_QWEN2), hub_ids=_hub("Qwen/Qwen2.5-32B")),
@@ -107,6 +139,14 @@ SHAPES: dict[str, Shape] = {
     "qwen3-8b": Shape(config=_llama(36, 4096, 12_288, 32, 8, **_QWEN3), hub_ids=("qwen/qwen3-8b",)),
     "qwen3-14b": Shape(config=_llama(40, 5120, 17_408, 40, 8, **_QWEN3), hub_ids=("qwen/qwen3-14b",)),
     "qwen3-32b": Shape(config=_llama(64, 5120, 25_600, 64, 8, **_QWEN3), hub_ids=("qwen/qwen3-32b",)),
+    "qwen3-30b-a3b": Shape(
+        config=_llama(48, 2048, 6144, 32, 4, mixture=_experts(48, 128, 8, 768), **_QWEN3_MOE),
+        hub_ids=("qwen/qwen3-30b-a3b",),
+    ),
+    "qwen3-235b-a22b": Shape(
+        config=_llama(94, 4096, 12_288, 64, 4, mixture=_experts(94, 128, 8, 1536), **_QWEN3_MOE),
+        hub_ids=("qwen/qwen3-235b-a22b",),
+    ),
     "smollm2-135m": Shape(
         config=_llama(
             30, 576, 1536, 9, 3, vocab_size=49_152, max_position=8192, rope_theta=100_000.0, rope_scaling=None,

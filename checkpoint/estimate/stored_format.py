@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from pagewire.ipc.errors import ConfigError
 
 from ..ggml_types import GGMLType
 from ..gguf_file import GGUFFile
+from ..gguf_metadata.mixtures import ROUTER
 from ..model_config import ModelConfig
 from .packed_bits import packed_bits
 from .weights import WeightBits, format_bits
@@ -36,12 +38,17 @@ def stored_bits(model: ModelConfig) -> WeightBits:
 
 def _gguf_bits(path: Path) -> WeightBits:
     with GGUFFile(path) as file:
-        matrices = {name: tensor for name, tensor in file.tensors.items() if len(tensor.shape) == 2}
+        matrices = {name: tensor for name, tensor in file.tensors.items() if len(tensor.shape) > 1}
         main_type = file.main_type()
     assert main_type is not None, "a model has layers"
     bits_of = {name: _ggml_bits(path, name, tensor.ggml_type) for name, tensor in matrices.items()}
     embedding = bits_of["token_embd.weight"]
-    sizes = {name: tensor.shape[0] * tensor.shape[1] for name, tensor in matrices.items() if name.startswith("blk.")}
+    # A stack of experts has three dimensions. Routers are counted apart.
+    sizes = {
+        name: math.prod(tensor.shape)
+        for name, tensor in matrices.items()
+        if name.startswith("blk.") and ROUTER not in name
+    }
     return WeightBits(
         name=main_type.name,
         layers=sum(bits_of[name] * size for name, size in sizes.items()) / sum(sizes.values()),

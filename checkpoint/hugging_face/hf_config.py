@@ -6,6 +6,7 @@ Defaults of absent keys are those of the family's own configuration class; what 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -85,7 +86,7 @@ def read_hf_config(directory: Path) -> ModelConfig:
     )
 
 
-def _biases(config: JSONReader, family: Family) -> dict[str, bool]:
+def _biases(config: JSONReader, family: Family) -> dict[str, Any]:  # fields of ModelConfig
     attention_bias = config.get_bool("attention_bias", False)
     return {
         "qkv_bias": attention_bias if family.qkv_bias is None else family.qkv_bias,

@@ -35,8 +35,13 @@ def _model_lines(answer: Answer) -> Iterator[str]:
         f"{model.num_kv_heads} KV heads of {model.head_dim}, vocabulary {model.vocab_size:,}, context "
         f"{model.max_position:,}"
     )
+    mixture, active = model.mixture, ""
+    if mixture is not None:
+        experts = f"{mixture.num_experts} experts of {mixture.intermediate_size:,} channels"
+        yield f"Mixtures in {len(mixture.layers)} layers: {experts}, {mixture.num_chosen} a token"
+        active = f" ({answer.num_active_parameters / 1e9:.2f} compute a token)"
     yield (
-        f"Weights: {answer.num_parameters / 1e9:.2f} billion, {_gib(answer.weight_bytes)} as "
+        f"Weights: {answer.num_parameters / 1e9:.2f} billion{active}, {_gib(answer.weight_bytes)} as "
         f"{question.served.bits.name}"
     )
 

@@ -59,6 +59,35 @@ def test_the_matrices_of_a_decode_are_read_once() -> None:
     assert gate_up.operations == 2 * 256 * 28_672 * 4096
 
 
+MIXTURE = Served(model=SHAPES["mixtral-8x7b"].config, bits=format_bits("bfloat16"), kv=FP16)
+
+
+def test_one_token_reads_the_experts_that_it_chooses() -> None:
+    gate_up = cost_of("experts, gate and up", MIXTURE, decode(1, 1024))
+    assert gate_up.count == 32
+    assert gate_up.num_bytes == pytest.approx(2 * (2 * 28_672 * 4096 + 2 * (28_672 + 4096)))
+    assert gate_up.operations == 2 * 2 * 28_672 * 4096
+    assert cost_of("router", MIXTURE, decode(1, 1024)).operations == 2 * 8 * 4096
+
+
+def test_many_tokens_read_all_experts_once() -> None:
+    down = cost_of("experts, down", MIXTURE, decode(256, 1024))
+    assert down.num_bytes == pytest.approx(2 * 8 * 14_336 * 4096 + 2 * 512 * (14_336 + 4096))
+    assert down.operations == 2 * 512 * 14_336 * 4096
+    # Two tokens share an expert as often as two draws of 2 of 8 do.
+    pair = cost_of("experts, down", MIXTURE, decode(2, 1024)).num_bytes - 2 * 4 * (14_336 + 4096)
+    assert pair == pytest.approx(2 * (8 - 8 * 0.75**2) * 14_336 * 4096)
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3])
+def test_dense_layers_and_mixtures_of_a_stage_are_its_layers(pp: int) -> None:
+    mixture = msgspec.structs.replace(MIXTURE.model.mixture, layers=tuple(range(1, 32, 2)))
+    mixed = msgspec.structs.replace(MIXTURE, model=msgspec.structs.replace(MIXTURE.model, mixture=mixture))
+    counts = {cost.name: cost.count for cost in layer_costs(mixed, Placement(pp=pp), decode(8, 4096))}
+    assert counts["experts, down"] == counts["router"] == -(-16 // pp)
+    assert counts["experts, down"] + counts["down"] == counts["qkv"]
+
+
 def test_attention_of_a_decode_reads_what_is_cached() -> None:
     attention = cost_of("attention", OF_8B, decode(256, 1024))
     cached, own = 256 * 1024 * 4096, 256 * 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagewire.checkpoint.estimate.shapes import SHAPES, find_shape
-from pagewire.checkpoint.estimate.weights import num_parameters
+from pagewire.checkpoint.estimate.weights import num_active_parameters, num_parameters
 
 
 @pytest.mark.parametrize(
@@ -15,11 +15,25 @@ from pagewire.checkpoint.estimate.weights import num_parameters
         ("llama-3.1-405b", 405.853), ("llama-2-7b", 6.738), ("llama-2-13b", 13.016), ("llama-2-70b", 68.977),
         ("mistral-7b", 7.248), ("qwen2.5-7b", 7.616), ("qwen2.5-14b", 14.770), ("qwen2.5-32b", 32.764),
         ("qwen2.5-72b", 72.706), ("qwen3-8b", 8.191), ("qwen3-14b", 14.768), ("qwen3-32b", 32.762),
-        ("smollm2-135m", 0.13452),
+        ("smollm2-135m", 0.13452), ("mixtral-8x7b", 46.703), ("mixtral-8x22b", 140.630),
+        ("qwen3-30b-a3b", 30.532), ("qwen3-235b-a22b", 235.094),
     ],
 )  # fmt: skip
 def test_built_in_shapes_have_the_published_number_of_parameters(shape: str, billions: float) -> None:
     assert num_parameters(SHAPES[shape].config) / 1e9 == pytest.approx(billions, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "billions"),
+    [("mixtral-8x7b", 12.9), ("mixtral-8x22b", 39.2), ("qwen3-30b-a3b", 3.35), ("qwen3-235b-a22b", 22.2)],
+)
+def test_a_token_is_computed_by_the_published_number_of_parameters(shape: str, billions: float) -> None:
+    assert num_active_parameters(SHAPES[shape].config) / 1e9 == pytest.approx(billions, rel=5e-3)
+
+
+def test_all_parameters_of_a_model_without_experts_compute_a_token() -> None:
+    config = SHAPES["llama-3.1-8b"].config
+    assert num_active_parameters(config) == num_parameters(config)
 
 
 def test_shapes_are_found_by_name_and_by_hub_id_in_any_case() -> None:

@@ -37,6 +37,32 @@ def test_gguf_of_several_types_takes_their_average() -> None:
     assert bits.embedding == 8.5
 
 
+def test_stacks_of_experts_count_and_their_routers_do_not() -> None:
+    assert stored_bits(load_model_config(tiny_gguf("mixtral", "Q4_0").path)).layers == 5
+    mixed = stored_bits(load_model_config(tiny_gguf("qwen3_moe", "Q4_0", value_quant="Q8_0").path)).layers
+    assert 5 < mixed < 6.5
+
+
+def test_experts_are_packed_by_their_names_and_routers_are_not() -> None:
+    every_linear = compressed("float-quantized", {**IN_8_BITS, "type": "float"}, ignore=("lm_head", "re:.*gate$"))
+    but_one = [*every_linear["ignore"], "re:.*experts.7[.].*"]  # type: ignore[misc]  # of a dictionary of objects
+    shape = SHAPES["mixtral-8x7b"].config
+    found = [
+        stored_bits(
+            msgspec.structs.replace(
+                shape,
+                quantization=read_quantization(
+                    JSONReader(Path("config.json"), {"quantization_config": {**every_linear, "ignore": ignore}})
+                ),
+            )
+        ).layers
+        for ignore in (every_linear["ignore"], but_one)
+    ]
+    attention, expert = 4096 * (2 * 4096 + 2 * 1024), 3 * 14_336 * 4096
+    assert found[0] == 8
+    assert found[1] == pytest.approx(8 + 8 * expert / (8 * expert + attention))
+
+
 @pytest.mark.parametrize("ggml_type", sorted(SUPPORTED_TYPES), ids=lambda ggml_type: ggml_type.name)
 def test_every_type_that_can_be_loaded_takes_the_bits_of_its_layout(ggml_type: GGMLType) -> None:
     in_groups = bytes_per_value(ggml_type)

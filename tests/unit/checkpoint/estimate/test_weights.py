@@ -36,6 +36,8 @@ def loaded_bytes(path: Path, dtype: torch.dtype) -> int:
         ("mistral", {"intermediate_size": 136}),
         ("qwen2", {"head_dim": 32}),
         ("qwen3", {"num_layers": 3}),
+        ("mixtral", {"num_experts": 5}),
+        ("qwen3_moe", {"num_layers": 3, "dense_layers": (1,)}),
     ],
 )
 def test_a_dense_checkpoint_takes_what_the_executor_loads(family: str, options: dict[str, object]) -> None:
@@ -47,9 +49,10 @@ def test_a_dense_checkpoint_takes_what_the_executor_loads(family: str, options: 
     )
 
 
+@pytest.mark.parametrize("shape", ["llama-3.1-70b", "mixtral-8x22b"])
 @pytest.mark.parametrize("placement", [Placement(tp=2), Placement(tp=8), Placement(tp=4, pp=2), Placement(pp=3)])
-def test_devices_together_hold_all_weights(placement: Placement) -> None:
-    config, bits = SHAPES["llama-3.1-70b"].config, format_bits("bfloat16")
+def test_devices_together_hold_all_weights(placement: Placement, shape: str) -> None:
+    config, bits = SHAPES[shape].config, format_bits("bfloat16")
     whole, part = weight_bytes(config, bits, Placement()), weight_bytes(config, bits, placement)
     assert whole <= part * placement.num_devices < 1.05 * whole
 

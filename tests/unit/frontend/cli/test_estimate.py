@@ -32,6 +32,14 @@ def test_the_command_of_the_documents(capsys: pytest.CaptureFixture[str]):
         assert part in text
 
 
+def test_a_mixture_says_how_much_of_it_computes_a_token(capsys: pytest.CaptureFixture[str]):
+    code, text = asked(capsys, "qwen3-30b-a3b", "--gpu", "h200")
+    assert code == 0
+    assert "Mixtures in 48 layers: 128 experts of 768 channels, 8 a token" in text
+    assert "Weights: 30.53 billion (3.35 compute a token)" in text
+    assert all(part in text for part in ("router", "experts, gate and up", "experts, down"))
+
+
 def test_what_does_not_fit_has_exit_code_1_and_what_does(capsys: pytest.CaptureFixture[str]):
     code, text = asked(capsys, "llama-3.1-405b", "--gpu", "h100", "-tp", "8")
     assert code == 1

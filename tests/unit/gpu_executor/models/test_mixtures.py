@@ -22,7 +22,7 @@ from tests.support.model_outputs import error_of, greedy_ids, logits_of
 from tests.support.quantized_writers import awq, gptq, write_quantized
 from tests.support.sharded_model import ShardedModel
 from tests.support.stored_layers import StoredLayer
-from tests.support.tiny_model import tiny_checkpoint
+from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
 # Experts that 4 ranks can't divide evenly, more of them than tokens choose; a dense layer among the mixtures.
 FAMILIES: dict[str, dict[str, Any]] = {  # Any: fields of TinyModelSpec
@@ -116,6 +116,16 @@ def test_packed_experts_are_those_of_their_values(tmp_path: Path, family: str, n
     expected = logits_of(ShardedModel(plain))
     for tp, divides_experts in ((1, False), (2, False), (2, True)):
         model = ShardedModel(packed, tp=tp, divides_experts=divides_experts)
+        assert error_of(logits_of(model), expected) < 1e-4, (tp, divides_experts)
+
+
+@pytest.mark.parametrize("quant", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gguf_files_of_experts_are_divided(family: Any, quant: str) -> None:
+    tiny = tiny_gguf(family, quant, hidden_size=256, head_dim=64, expert_size=256, **FAMILIES[family])
+    expected = logits_of(ShardedModel(tiny.reference))
+    for tp, divides_experts in ((2, False), (4, True)):
+        model = ShardedModel(tiny.path, tp=tp, divides_experts=divides_experts)
         assert error_of(logits_of(model), expected) < 1e-4, (tp, divides_experts)
 
 
