@@ -19,10 +19,13 @@ class TorchGroup(RankGroup):
     Args:
         group: joined.
         device: of all tensors.
+
+    Attributes:
+        process_group: what carries the tensors.
     """
 
     def __init__(self, group: ProcessGroup, device: torch.device) -> None:
-        self._group = group
+        self.process_group = group
         self._device = device
         self.rank = group.rank()
         self.size = group.size()
@@ -45,7 +48,7 @@ class TorchGroup(RankGroup):
         """Return what each rank has: [size, *x.shape]."""
         parts = x.new_empty(self.size, *x.shape)
         with expecting_peers():
-            self._group.allgather([list(parts.unbind())], [x]).wait()
+            self.process_group.allgather([list(parts.unbind())], [x]).wait()
         return parts
 
 
@@ -58,5 +61,5 @@ class ReducingGroup(TorchGroup):
     def sum_in_order(self, x: Tensor) -> Tensor:
         """Add up what the ranks have; every rank gets the same bits, but a row's may follow the rows beside it."""
         with expecting_peers():
-            self._group.allreduce([x]).wait()
+            self.process_group.allreduce([x]).wait()
         return x

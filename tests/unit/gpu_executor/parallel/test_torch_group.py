@@ -54,14 +54,14 @@ def test_gathered_tensors_come_in_rank_order(groups: list[TorchGroup]) -> None:
 
 
 def test_a_reduction_gives_all_ranks_the_same_sum(groups: list[TorchGroup]) -> None:
-    reducing = [ReducingGroup(group._group, CPU) for group in groups]
+    reducing = [ReducingGroup(group.process_group, CPU) for group in groups]
     totals = summed(reducing, [torch.tensor([1.0]), torch.tensor([20.0]), torch.tensor([300.0])])  # type: ignore[arg-type]
     assert [total.item() for total in totals] == [321, 321, 321]
 
 
 def test_only_groups_of_gpus_can_be_captured(groups: list[TorchGroup]) -> None:
     assert not groups[0].can_be_captured
-    assert TorchGroup(groups[0]._group, torch.device("cuda")).can_be_captured
+    assert TorchGroup(groups[0].process_group, torch.device("cuda")).can_be_captured
 
 
 class BrokenGroup:
