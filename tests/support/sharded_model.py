@@ -20,6 +20,7 @@ from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.parallel.share import Share
 from pagewire.gpu_executor.weights import load_weights
 from tests.support.rank_threads import ThreadedRanks
+from tests.support.shared_ranks import SharedMemoryRanks
 
 
 class ShardedModel:
@@ -30,6 +31,7 @@ class ShardedModel:
         tp: ranks that share each layer.
         pp: stages.
         make_ops: makes a rank's kernels.
+        make_ranks: makes the ranks of a stage; by default they are `ThreadedRanks`.
         dtype: see `build_model`; `divides_experts` likewise.
 
     Attributes:
@@ -44,12 +46,13 @@ class ShardedModel:
         tp: int = 1,
         pp: int = 1,
         make_ops: Callable[[], Ops] = ReferenceOps,
+        make_ranks: Callable[[int], ThreadedRanks | SharedMemoryRanks] = ThreadedRanks,
         dtype: torch.dtype | None = torch.float32,
         max_model_len: int = 128,
         divides_experts: bool = False,
     ) -> None:
         config = load_model_config(path)
-        self._ranks = ThreadedRanks(tp)
+        self._ranks = make_ranks(tp)
         self.stages: list[list[Model]] = []
         self.loaded_bytes: list[list[int]] = []
         for stage in range(pp):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
+from ...parallel.shared_memory_group import SharedMemoryGroup
 from ..draws import DrawRow, OutputRows, RowLogprobs
 from ..layouts import DecoderWeights, LinearWeight, MixtureWeights, RotaryTable
 from ..ops import Ops
@@ -133,14 +134,15 @@ class CpuOps(Ops):
         metadata: ForwardMetadata,
         stream: Tensor | None = None,
     ) -> Tensor:
-        is_whole = self.ranks.size == 1 and weights.embedding is not None and weights.norm is not None
         has_mixtures = any(isinstance(layer.mlp, MixtureWeights) for layer in weights.layers)
-        if not is_whole or has_mixtures:  # the native call knows whole dense models alone
+        shared = self.ranks if isinstance(self.ranks, SharedMemoryGroup) else None
+        # The native call knows no mixtures, and ranks by the memory that they share.
+        if has_mixtures or (shared is None and self.ranks.size > 1):
             return super().decoder(input_ids, weights, kv_caches, metadata, stream)
         decoder = self._decoders.get(id(weights))
         if decoder is None or decoder.kv_caches is not kv_caches:
-            decoder = self._decoders[id(weights)] = NativeDecoder(self.engine, weights, kv_caches)
-        return decoder.run(input_ids, metadata)
+            decoder = self._decoders[id(weights)] = NativeDecoder(self.engine, weights, kv_caches, shared)
+        return decoder.run(input_ids, metadata, stream)
 
     def output_layer(
         self, hidden: Tensor, weight: LinearWeight, num_drawable: int, kept_rows: Sequence[int]

@@ -1,4 +1,4 @@
-"""A model from token ids to normed rows as one native call."""
+"""A model, or a stage of it, from token ids to normed rows as one native call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pagewire.ipc.errors import EngineError, MachineError
 
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
+from ...parallel.shared_memory_group import SharedMemoryGroup
 from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, MLPWeights
 from .engine import NativeEngine
 from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
 from .packed_weight import PackedWeight
-from .step_views import view_cache, view_step
+from .step_views import address, view_cache, view_step
 
 # csrc/model/step.h: Activation.
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
@@ -30,29 +31,37 @@ class NativeDecoder:
         engine: runs it.
         weights: packed; the object keeps them.
         kv_caches: one a layer; kept likewise.
+        ranks: those that hold the other parts of the layers; None: the layers are whole.
     """
 
-    def __init__(self, engine: NativeEngine, weights: DecoderWeights, kv_caches: Sequence[LayerKVCache]) -> None:
+    def __init__(
+        self,
+        engine: NativeEngine,
+        weights: DecoderWeights,
+        kv_caches: Sequence[LayerKVCache],
+        ranks: SharedMemoryGroup | None = None,
+    ) -> None:
         self.weights = weights
         self.kv_caches = kv_caches
+        self._ranks = ranks  # must outlive the handle
         self._engine = engine
         self._vectors: list[Tensor] = []  # what the views point to besides
         self._viewed: ForwardMetadata | None = None
         self._step_view = StepView()
-        assert weights.embedding is not None, "the native decoder runs whole models"
-        assert weights.norm is not None, "the native decoder runs whole models"
-        self._hidden_size = weights.norm.shape[0]
+        self._hidden_size = weights.layers[0].attention.norm.shape[0]
         layers = (LayerView * len(weights.layers))(*(self._view(layer) for layer in weights.layers))
         view = DecoderView(
-            embedding=_linear(weights.embedding),
+            embedding=_embedding(weights.embedding),
             layers=layers,
             num_layers=len(layers),
             norm=self._vector(weights.norm),
             norm_eps=weights.norm_eps,
             embedding_scale=weights.embedding_scale,
+            first_token_id=weights.first_token_id,
         )
         self._caches = (CacheView * len(kv_caches))(*(view_cache(cache) for cache in kv_caches))
-        self._handle: int = engine.library.pagewire_decoder_create(engine.handle, view)
+        joined = None if ranks is None else ranks.handle
+        self._handle: int = engine.library.pagewire_decoder_create(engine.handle, view, joined)
         if self._handle is None:
             raise MachineError("No memory for the work space of the decoder: free memory on this machine.")
         weakref.finalize(self, engine.library.pagewire_decoder_destroy, self._handle)
@@ -62,15 +71,21 @@ class NativeDecoder:
         """Bytes of the work space, as the largest step has left it."""
         return int(self._engine.library.pagewire_decoder_work_bytes(self._handle))
 
-    def run(self, input_ids: Tensor, metadata: ForwardMetadata) -> Tensor:
+    def run(self, input_ids: Tensor, metadata: ForwardMetadata, stream: Tensor | None = None) -> Tensor:
         """Run a step; see `Ops.decoder`."""
         assert input_ids.is_contiguous(), "a step's tensors are contiguous"
+        assert (stream is None) == (self.weights.embedding is not None), "the stream has one beginning"
         hidden = torch.empty(input_ids.shape[0], self._hidden_size)
         # A step of decodes brings the tensors of the one before: their view still holds.
         if self._viewed is None or not _same_tensors(metadata, self._viewed):
             self._viewed, self._step_view = metadata, view_step(metadata)
         status = self._engine.library.pagewire_decoder_run(
-            self._handle, self._step_view, self._caches, input_ids.data_ptr(), hidden.data_ptr()
+            self._handle,
+            self._step_view,
+            self._caches,
+            input_ids.data_ptr(),
+            None if stream is None else address(stream),
+            hidden.data_ptr(),
         )
         if status:
             raise EngineError(
@@ -114,6 +129,11 @@ class NativeDecoder:
         kept = tensor.to(torch.float32).contiguous()
         self._vectors.append(kept)
         return kept.data_ptr()
+
+
+def _embedding(weight: LinearWeight | None) -> LinearView:
+    """Return the view of the rows that are here: of no parts, where a stage or the other ranks have them all."""
+    return LinearView() if weight is None or weight.out_features == 0 else _linear(weight)
 
 
 def _linear(weight: LinearWeight) -> LinearView:

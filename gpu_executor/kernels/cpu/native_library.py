@@ -70,7 +70,7 @@ class LayerView(Structure):
 
 
 class DecoderView(Structure):
-    """What lies between a token's id and the row that the output layer reads."""
+    """What lies between a token's id and the row that the output layer reads; of several stages, one stage's part."""
 
     _fields_ = (
         ("embedding", LinearView),
@@ -79,6 +79,7 @@ class DecoderView(Structure):
         ("norm", c_void_p),
         ("norm_eps", c_float),
         ("embedding_scale", c_float),
+        ("first_token_id", c_int64),
     )
 
 
@@ -121,7 +122,8 @@ _STRUCTS: tuple[type[Structure], ...] = (
     DecoderView,
 )
 
-# function -> its result and its arguments, as in csrc/capi.h. An engine, a decoder or a tensor's memory is a c_void_p.
+# function -> its result and its arguments, as in csrc/capi.h. An engine, a group of ranks, a decoder and a tensor's
+# memory are each a c_void_p.
 _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "pagewire_source_digest": (c_char_p, ()),
     "pagewire_struct_bytes": (c_int64, (c_int32,)),
@@ -147,9 +149,14 @@ _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "pagewire_silu_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
     "pagewire_gelu_tanh_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
-    "pagewire_decoder_create": (c_void_p, (c_void_p, POINTER(DecoderView))),
+    "pagewire_ranks_bytes": (c_int64, (c_int32, c_int64)),
+    "pagewire_ranks_join": (c_void_p, (c_void_p, c_int32, c_int32, c_int64)),
+    "pagewire_ranks_leave": (None, (c_void_p,)),
+    "pagewire_ranks_sum": (None, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "pagewire_ranks_gather": (None, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "pagewire_decoder_create": (c_void_p, (c_void_p, POINTER(DecoderView), c_void_p)),
     "pagewire_decoder_destroy": (None, (c_void_p,)),
-    "pagewire_decoder_run": (c_int32, (c_void_p, POINTER(StepView), POINTER(CacheView), c_void_p, c_void_p)),
+    "pagewire_decoder_run": (c_int32, (c_void_p, POINTER(StepView), POINTER(CacheView), *(c_void_p,) * 3)),
     "pagewire_decoder_work_bytes": (c_int64, (c_void_p,)),
     "pagewire_phase_name": (c_char_p, (c_int32,)),
     "pagewire_profile_start": (None, (c_void_p,)),

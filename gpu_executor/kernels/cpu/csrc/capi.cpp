@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "limits/limits.h"
 #include "model/decoder.h"
+#include "ranks/shared_ranks.h"
 #include "runtime/build_info.h"
 #include "status.h"
 #include "weights/pack.h"
@@ -13,6 +14,7 @@ using pagewire::Decoder;
 using pagewire::Engine;
 using pagewire::LinearView;
 using pagewire::LinearWeight;
+using pagewire::SharedRanks;
 using pagewire::status_of;
 using pagewire::Team;
 
@@ -136,17 +138,33 @@ int32_t pagewire_gelu_tanh_and_mul(Engine* engine, const float* gate_up, int64_t
   return status_of([&] { engine->ops.gelu_tanh_and_mul(gate_up, num_rows, size, out); });
 }
 
-Decoder* pagewire_decoder_create(Engine* engine, const pagewire::DecoderView* view) {
+int64_t pagewire_ranks_bytes(int32_t size, int64_t area_bytes) { return SharedRanks::num_bytes(size, area_bytes); }
+
+SharedRanks* pagewire_ranks_join(void* memory, int32_t rank, int32_t size, int64_t area_bytes) {
+  SharedRanks* ranks = nullptr;
+  status_of([&] { ranks = new SharedRanks(memory, rank, size, area_bytes); });
+  return ranks;
+}
+
+void pagewire_ranks_leave(SharedRanks* ranks) { delete ranks; }
+
+void pagewire_ranks_sum(SharedRanks* ranks, const float* x, int64_t n, float* total) { ranks->sum(x, n, total); }
+
+void pagewire_ranks_gather(SharedRanks* ranks, const uint8_t* x, int64_t num_bytes, uint8_t* out) {
+  ranks->gather(x, num_bytes, out);
+}
+
+Decoder* pagewire_decoder_create(Engine* engine, const pagewire::DecoderView* view, SharedRanks* ranks) {
   Decoder* decoder = nullptr;
-  status_of([&] { decoder = new Decoder(engine->runtime, *view); });
+  status_of([&] { decoder = new Decoder(engine->runtime, *view, ranks); });
   return decoder;
 }
 
 void pagewire_decoder_destroy(Decoder* decoder) { delete decoder; }
 
 int32_t pagewire_decoder_run(Decoder* decoder, const pagewire::StepView* step, const pagewire::CacheView* caches,
-                             const int64_t* ids, float* hidden) {
-  return status_of([&] { decoder->run(*step, caches, ids, hidden); });
+                             const int64_t* ids, const float* stream, float* hidden) {
+  return status_of([&] { decoder->run(*step, caches, ids, stream, hidden); });
 }
 
 int64_t pagewire_decoder_work_bytes(const Decoder* decoder) { return decoder->work_bytes(); }

@@ -13,6 +13,7 @@
 namespace pagewire {
 struct Engine;  // kernels, threads and the work space of the small ops
 class Decoder;
+class SharedRanks;
 }  // namespace pagewire
 
 // --- what was built, and what it was built from ---------------------------------------------------------------------
@@ -71,11 +72,22 @@ PAGEWIRE_API int32_t pagewire_silu_and_mul(pagewire::Engine* engine, const float
 PAGEWIRE_API int32_t pagewire_gelu_tanh_and_mul(pagewire::Engine* engine, const float* gate_up, int64_t num_rows,
                                              int64_t size, float* out);
 
+// --- ranks that share layers: see ranks/shared_ranks.h --------------------------------------------------------------
+PAGEWIRE_API int64_t pagewire_ranks_bytes(int32_t size, int64_t area_bytes);
+PAGEWIRE_API pagewire::SharedRanks* pagewire_ranks_join(void* memory, int32_t rank, int32_t size, int64_t area_bytes);
+PAGEWIRE_API void pagewire_ranks_leave(pagewire::SharedRanks* ranks);
+PAGEWIRE_API void pagewire_ranks_sum(pagewire::SharedRanks* ranks, const float* x, int64_t n, float* total);
+PAGEWIRE_API void pagewire_ranks_gather(pagewire::SharedRanks* ranks, const uint8_t* x, int64_t num_bytes,
+                                        uint8_t* out);
+
 // --- a whole decoder at once: see model/decoder.h ------------------------------------------------------------------
-PAGEWIRE_API pagewire::Decoder* pagewire_decoder_create(pagewire::Engine* engine, const pagewire::DecoderView* view);
+// ranks: null where the layers are whole; else it must outlive the decoder.
+PAGEWIRE_API pagewire::Decoder* pagewire_decoder_create(pagewire::Engine* engine, const pagewire::DecoderView* view,
+                                                        pagewire::SharedRanks* ranks);
 PAGEWIRE_API void pagewire_decoder_destroy(pagewire::Decoder* decoder);
 PAGEWIRE_API int32_t pagewire_decoder_run(pagewire::Decoder* decoder, const pagewire::StepView* step,
-                                          const pagewire::CacheView* caches, const int64_t* ids, float* hidden);
+                                          const pagewire::CacheView* caches, const int64_t* ids,
+                                          const float* stream, float* hidden);
 PAGEWIRE_API int64_t pagewire_decoder_work_bytes(const pagewire::Decoder* decoder);
 
 // --- profile: see runtime/profile.h ---------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ from tests.support.batch_invariance import assert_bits_are_a_requests_own
 from tests.support.model_outputs import error_of, greedy_ids, logits_of
 from tests.support.paged import Chunk, nan_filled_cache, paged_step
 from tests.support.quantized_writers import awq, gptq, write_quantized
+from tests.support.rank_threads import ThreadedRanks
 from tests.support.sharded_model import ShardedModel
+from tests.support.shared_ranks import SharedMemoryRanks
 from tests.support.stored_layers import StoredLayer
 from tests.support.tiny_model import tiny_checkpoint, tiny_gguf
 
@@ -64,6 +66,19 @@ class Layout(NamedTuple):
 LAYOUTS = [Layout(2, 1), Layout(4, 1), Layout(1, 2), Layout(2, 2)]
 
 
+KERNELS = {"reference": 1e-4, "cpu": 0.07}
+"""Kernels, and their largest error relative to the largest logit: the compiled ones round activations to 8 bits."""
+
+
+def kernel_sets() -> list[str]:
+    """The compiled kernels are there only where they were built."""
+    try:
+        load_library()
+    except LibraryMissing:
+        return ["reference"]
+    return list(KERNELS)
+
+
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_every_layout_gives_the_logits_and_greedy_tokens_of_the_whole_model(name: str) -> None:
     family, options = CHECKPOINTS[name]
@@ -85,8 +100,9 @@ def test_heads_are_divided_by_three_where_they_are_nine() -> None:
     assert greedy_ids(model) == greedy_ids(whole)
 
 
+@pytest.mark.parametrize("kernels", kernel_sets())
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_last_ranks_may_hold_no_token_id(tmp_path: Path, is_tied: bool) -> None:
+def test_last_ranks_may_hold_no_token_id(tmp_path: Path, is_tied: bool, kernels: str) -> None:
     source = tiny_checkpoint("llama", tie_word_embeddings=is_tied)
     path = tmp_path / "few"
     shutil.copytree(source, path)
@@ -97,7 +113,9 @@ def test_last_ranks_may_hold_no_token_id(tmp_path: Path, is_tied: bool) -> None:
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "vocab_size": 5}))
-    whole, model = ShardedModel(path), ShardedModel(path, tp=4)  # of 2, 2, 1 and 0 ids
+    make_ops, make_ranks = partial(select_ops, kernels), SharedMemoryRanks if kernels == "cpu" else ThreadedRanks
+    whole = ShardedModel(path, make_ops=make_ops)
+    model = ShardedModel(path, tp=4, make_ops=make_ops, make_ranks=make_ranks)  # of 2, 2, 1 and 0 ids
     ids, step = torch.tensor([4, 0, 3, 2, 1]), paged_step([Chunk([1], 0, 5)])
     rows = []
     for each in (whole, model):
@@ -125,19 +143,6 @@ def test_a_tokens_bits_are_its_own_within_a_layout(
     path = tiny_checkpoint(family, **options)
     model = ShardedModel(path, tp=layout.tp, pp=layout.pp, dtype=dtype)
     assert_bits_are_a_requests_own(model, kv_dtype)
-
-
-KERNELS = {"reference": 1e-4, "cpu": 0.07}
-"""Kernels, and their largest error relative to the largest logit: the compiled ones round activations to 8 bits."""
-
-
-def kernel_sets() -> list[str]:
-    """The compiled kernels are there only where they were built."""
-    try:
-        load_library()
-    except LibraryMissing:
-        return ["reference"]
-    return list(KERNELS)
 
 
 def write_packed(directory: Path, name: str) -> tuple[Path, Path]:

@@ -30,12 +30,14 @@ Tiling gate_tiling(const LinearWeight& gate_up, int64_t num_rows, int num_thread
 
 }  // namespace
 
-Decoder::Decoder(Runtime& runtime, const DecoderView& decoder)
+Decoder::Decoder(Runtime& runtime, const DecoderView& decoder, SharedRanks* ranks)
     : runtime_(runtime),
+      ranks_(ranks),
       embedding_(decoder.embedding),
       norm_(decoder.norm),
       norm_eps_(decoder.norm_eps),
       embedding_scale_(decoder.embedding_scale),
+      first_token_id_(decoder.first_token_id),
       work_(static_cast<size_t>(runtime.pool.num_threads())),
       tile_(static_cast<size_t>(runtime.pool.num_threads())) {
   for (int64_t i = 0; i < decoder.num_layers; ++i) {
@@ -71,22 +73,26 @@ Decoder::BlockEnd Decoder::mlp_end(const LayerView& layer) {
   return {layer.mlp_post_norm, layer.mlp_norm_eps, layer.mlp_output_scale};
 }
 
-void Decoder::run(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden) {
+void Decoder::run(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream,
+                  float* hidden) {
   if (step.num_tokens == 0) return;
-  const Pass pass = prepare(step, caches, ids, hidden);
+  const Pass pass = prepare(step, caches, ids, stream, hidden);
   runtime_.pool.run([&](Team& team) {
     PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
+    if (ranks_ != nullptr && stream == nullptr) sum_embeddings(team, clock, pass);
     for (size_t index = 0; index < layers_.size(); ++index) {
       attention_block(team, clock, pass, index);
       mlp_block(team, clock, pass, index);
     }
-    norm_outputs(team, clock, pass);
+    end_stream(team, clock, pass);
   });
 }
 
-Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden) {
-  residual_.reserve(step.num_tokens * hidden_size_ * kFloat);
-  Pass pass{step, caches, ids, hidden, residual_.as<float>(), {}, nullptr};
+Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream,
+                               float* hidden) {
+  if (norm_ != nullptr) residual_.reserve(step.num_tokens * hidden_size_ * kFloat);
+  // Without a norm the stream itself is what is given on.
+  Pass pass{step, caches, ids, stream, hidden, norm_ != nullptr ? residual_.as<float>() : hidden, {}, nullptr};
   const int num_threads = runtime_.pool.num_threads();
   plans_.begin_step();
   for (const Layer& layer : layers_) {
@@ -97,7 +103,7 @@ Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, co
     down_input_.reserve(layer.down, step.num_tokens);
     qkv_.reserve(step.num_tokens * qkv_size(view) * kFloat);
     context_.reserve(step.num_tokens * query_size(view) * kFloat);
-    if (!attention_end(view).is_plain() || !mlp_end(view).is_plain()) {
+    if (!is_added_as_it_comes(attention_end(view)) || !is_added_as_it_comes(mlp_end(view))) {
       block_output_.reserve(step.num_tokens * hidden_size_ * kFloat);
     }
     if (layer.gates_in_tile) {
@@ -126,9 +132,7 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
       float* stream = pass.residual + row * hidden_size_;
       float* scratch = tile_[team.thread()].as<float>();
       if (index == 0) {
-        // The stream begins with the embedding.
-        embedding_.unpack_row(kernels, pass.ids[row], scratch, stream);
-        if (embedding_scale_ != 1.0f) kernels.scale_row(stream, hidden_size_, embedding_scale_, stream);
+        begin_stream(pass, row, scratch, stream);
       } else {
         join_stream(mlp_end(layers_[index - 1].view), row, stream);
       }
@@ -160,22 +164,7 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   write_rows(team, kernels, context, num_tokens, query_size(view), context_.as<float>(), query_size(view));
   clock.end_phase(PhaseKind::kContext);
 
-  multiply(team, kernels, layer.output, context.rows(), num_tokens, output_rows(attention_end(view), pass), work_);
-  clock.end_phase(PhaseKind::kOutput);
-}
-
-OutputRows Decoder::output_rows(const BlockEnd& end, const Pass& pass) const {
-  if (end.is_plain()) return {pass.residual, hidden_size_, true};
-  return {block_output_.as<float>(), hidden_size_, false};
-}
-
-void Decoder::join_stream(const BlockEnd& end, int64_t row, float* stream) const {
-  if (end.is_plain()) return;  // the product was added
-  const KernelTable& kernels = runtime_.kernels;
-  float* output = block_output_.as<float>() + row * hidden_size_;
-  if (end.post_norm != nullptr) kernels.rms_norm_row(output, end.post_norm, hidden_size_, end.eps, output);
-  if (end.scale != 1.0f) kernels.scale_row(output, hidden_size_, end.scale, output);
-  kernels.add_row(output, hidden_size_, stream);
+  multiply_last(team, clock, pass, layer.output, context, attention_end(view), PhaseKind::kOutput);
 }
 
 void Decoder::rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step,
@@ -224,20 +213,7 @@ void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t 
   }
   clock.end_phase(PhaseKind::kGateUp);
 
-  multiply(team, kernels, layer.down, down_input_.view(layer.down).rows(), num_tokens,
-           output_rows(mlp_end(view), pass), work_);
-  clock.end_phase(PhaseKind::kDown);
-}
-
-void Decoder::norm_outputs(Team& team, PhaseClock& clock, const Pass& pass) const {
-  for_rows(team, pass.step.num_tokens, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t at = row * hidden_size_;
-      join_stream(mlp_end(layers_.back().view), row, pass.residual + at);
-      runtime_.kernels.rms_norm_row(pass.residual + at, norm_, hidden_size_, norm_eps_, pass.hidden + at);
-    }
-  });
-  clock.end_phase(PhaseKind::kNorm);
+  multiply_last(team, clock, pass, layer.down, down_input_.view(layer.down), mlp_end(view), PhaseKind::kDown);
 }
 
 void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const {

@@ -6,6 +6,8 @@
 //   norm the rows -> gate and up product, gating in the same tile -> down product, added to the residual
 // The first layer looks the rows up besides; after the last one they are normed once more. A block whose output is
 // normed or scaled before it joins the residual leaves it in a buffer, and the phase that norms the rows next adds it.
+// So does one whose last product is a part of the ranks' sum: the product goes into this rank's area of their common
+// memory, all meet, and each adds up the areas, rank 0 first.
 //
 // The results have the bits that the small ops give one after the other: a phase only saves the way through memory.
 #pragma once
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../ranks/shared_ranks.h"
 #include "../runtime/runtime.h"
 #include "attention_phase.h"
 #include "linear.h"
@@ -22,12 +25,14 @@ namespace pagewire {
 
 class Decoder {
  public:
-  // Keeps views of the weights, which must live as long as it does.
-  Decoder(Runtime& runtime, const DecoderView& view);
+  // Keeps views of the weights, which must live as long as it does. ranks: those that have the other parts of the
+  // layers, and run the same steps in the same order; null: the layers are whole.
+  Decoder(Runtime& runtime, const DecoderView& view, SharedRanks* ranks);
 
-  // ids [num_tokens], each below the embedding's rows; hidden [num_tokens, hidden size]: the normed rows. caches: one a
-  // layer.
-  void run(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden);
+  // ids [num_tokens], each below the vocabulary's size. stream [num_tokens, hidden size]: what the stage before this
+  // one gave, or null: the stream begins with the embedding. hidden, of the same shape: the normed rows, or without a
+  // norm the stream. caches: one a layer.
+  void run(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream, float* hidden);
 
   // Bytes of the work space as it has grown to.
   int64_t work_bytes() const;
@@ -46,7 +51,7 @@ class Decoder {
     float eps;               // of it
     float scale;             // after it
 
-    bool is_plain() const { return post_norm == nullptr && scale == 1.0f; }  // the product is added as it comes
+    bool is_plain() const { return post_norm == nullptr && scale == 1.0f; }
   };
   static BlockEnd attention_end(const LayerView& layer);
   static BlockEnd mlp_end(const LayerView& layer);
@@ -55,33 +60,42 @@ class Decoder {
     const StepView& step;
     const CacheView* caches;
     const int64_t* ids;
+    const float* stream;
     float* hidden;
     float* residual;  // [num_tokens, hidden size]: the stream that each block adds to
     std::vector<const AttentionPlan*> plans;  // one a layer
     float* partials;
   };
 
-  Pass prepare(const StepView& step, const CacheView* caches, const int64_t* ids, float* hidden);
+  Pass prepare(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream, float* hidden);
   void attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
-  // The form of the rows that a block's last product gives, and the rest of their way into the stream.
-  OutputRows output_rows(const BlockEnd& end, const Pass& pass) const;
+  // decoder_stream.cpp: how the stream begins, what each block adds to it, and how it ends.
+  void sum_embeddings(Team& team, PhaseClock& clock, const Pass& pass) const;
+  void begin_stream(const Pass& pass, int64_t row, float* scratch, float* stream) const;
+  void multiply_last(Team& team, PhaseClock& clock, const Pass& pass, const LinearWeight& weight,
+                     const InputView& input, const BlockEnd& end, PhaseKind kind) const;
   void join_stream(const BlockEnd& end, int64_t row, float* stream) const;
+  void end_stream(Team& team, PhaseClock& clock, const Pass& pass) const;
+  bool is_added_as_it_comes(const BlockEnd& end) const { return ranks_ == nullptr && end.is_plain(); }
+  template <typename Fill>
+  void sum_over_ranks(Team& team, PhaseClock& clock, int64_t num_rows, float* sums, Fill&& fill) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
-  void norm_outputs(Team& team, PhaseClock& clock, const Pass& pass) const;
   void gate(Team& team, const Layer& layer, int64_t num_tokens) const;
   void gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const;
 
   Runtime& runtime_;
+  SharedRanks* ranks_;
   LinearWeight embedding_;
   std::vector<Layer> layers_;
   const float* norm_;
   float norm_eps_;
   float embedding_scale_;
+  int64_t first_token_id_;
   int64_t hidden_size_ = 0;
   AttentionPlans plans_;
   // Input rows of each product; a buffer of each thread; rows of query, key and value; attention's rows; gate and up;
-  // the output of a block that does not end plainly.
+  // the output of a block that is not added as it comes.
   InputRows qkv_input_, output_input_, gate_up_input_, down_input_;
   std::vector<AlignedBuffer> work_, tile_;
   AlignedBuffer residual_, qkv_, context_, gate_up_, block_output_;

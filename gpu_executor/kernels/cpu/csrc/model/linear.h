@@ -51,7 +51,12 @@ struct InputView {
   int64_t num_groups;
   const int32_t* permutation;  // as LinearView's: the forms hold the channels in the order of the weight's columns
 
-  ActivationRows rows() const { return {floats, float_stride, values, scales, sums, half_sums, num_groups}; }
+  // From a row on: row 0 of what is returned.
+  ActivationRows rows(int64_t first = 0) const {
+    const int64_t group = first * num_groups;
+    return {from(floats, first * float_stride), float_stride, from(values, group * kGroup), from(scales, group),
+            from(sums, group), from(half_sums, group * 2), num_groups};
+  }
   // Where a row that is computed for this product is best put before write() takes it: its own place, if that can be.
   float* place_for(int64_t row, float* scratch) const {
     return floats == nullptr || permutation != nullptr ? scratch : floats + row * float_stride;
@@ -71,6 +76,12 @@ struct InputView {
     if (permutation == nullptr) return x + begin;
     for (int64_t i = 0; i < n; ++i) to[i] = x[permutation[begin + i]];
     return to;
+  }
+
+ private:
+  template <typename Number>
+  static const Number* from(const Number* numbers, int64_t offset) {
+    return numbers == nullptr ? nullptr : numbers + offset;
   }
 };
 

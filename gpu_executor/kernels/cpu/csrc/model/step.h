@@ -47,14 +47,17 @@ struct LayerView {
   int32_t padding;
 };
 
-// A decoder: what lies between a token's id and the row that the output layer reads.
+// A decoder: what lies between a token's id and the row that the output layer reads; of several stages, one stage's
+// part.
 struct DecoderView {
-  LinearView embedding;     // vocabulary rows of hidden size channels
+  LinearView embedding;     // rows of hidden size channels, one a token id from first_token_id on; no parts: other
+                            // ranks have them all, or a stage before this one has the embedding
   const LayerView* layers;
   int64_t num_layers;
-  const float* norm;        // [hidden size], after the last layer
+  const float* norm;        // [hidden size], after the last layer; null: a stage after this one has it
   float norm_eps;
   float embedding_scale;    // of the embedding's rows
+  int64_t first_token_id;
 };
 
 // The paged memory of one layer; see kernels/attention.h for the order.

@@ -16,6 +16,7 @@ const char* phase_name(PhaseKind kind) {
     case PhaseKind::kOutput: return "output_projection";
     case PhaseKind::kGateUp: return "gate_up";
     case PhaseKind::kDown: return "down";
+    case PhaseKind::kRanks: return "rank_sums";
     case PhaseKind::kLinear: return "linear";
     case PhaseKind::kSampling: return "sampling";
     case PhaseKind::kOther: return "other";

@@ -16,6 +16,7 @@ enum class PhaseKind : int32_t {
   kOutput,
   kGateUp,     // with the activation, the product of both, and its quantization
   kDown,
+  kRanks,      // what several ranks add up: the wait for the others, and the sums
   kLinear,     // products outside of the layers: the output layer
   kSampling,
   kOther,

@@ -7,8 +7,10 @@
 
 #include <climits>
 #else
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 #endif
 
 namespace pagewire {
@@ -23,6 +25,14 @@ void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
 
 void wake_sleepers(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void sleep_between_processes(std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, nullptr, nullptr, 0);
+}
+
+void wake_processes(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 #else
@@ -40,6 +50,13 @@ void wake_sleepers(std::atomic<uint32_t>&) {
   { std::lock_guard<std::mutex> lock(sleep_mutex); }
   sleep_condition.notify_all();
 }
+
+// No portable call wakes another process: who waits looks now and then.
+void sleep_between_processes(std::atomic<uint32_t>& word, uint32_t value) {
+  if (word.load() == value) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void wake_processes(std::atomic<uint32_t>&) {}
 
 #endif
 

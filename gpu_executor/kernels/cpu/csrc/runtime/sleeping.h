@@ -19,4 +19,8 @@ void sleep_while(std::atomic<uint32_t>& word, uint32_t value);
 // Wake all that sleep on word. Its new value must have been stored.
 void wake_sleepers(std::atomic<uint32_t>& word);
 
+// The same, where the word lies in memory that several processes have mapped.
+void sleep_between_processes(std::atomic<uint32_t>& word, uint32_t value);
+void wake_processes(std::atomic<uint32_t>& word);
+
 }  // namespace pagewire
