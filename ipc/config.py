@@ -75,7 +75,8 @@ class ModelOptions(_Config, frozen=True, kw_only=True):
         Meta(description="auto: read the checkpoint; dummy: random weights of its shapes, to measure without them."),
     ] = "auto"
     cpu_threads: Annotated[
-        int | None, Meta(description="Threads of the CPU kernels. Default: the CPUs that this process may use.")
+        int | None,
+        Meta(description="Threads of each executor's CPU kernels. Default: its part of the CPUs that may be used."),
     ] = None
     cpu_instruction_set: Annotated[
         str, Meta(description="Instructions of the CPU kernels: avx2, portable, ... auto: the best that the CPU has.")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PagewireError,
         PoisonRequest,
         ProtocolError,
+        RankLost,
         RequestError,
         StartError,
     )
@@ -59,6 +60,7 @@ __all__ = [
     "PagewireError",
     "PoisonRequest",
     "ProtocolError",
+    "RankLost",
     "RequestError",
     "RequestMetrics",
     "RequestOutput",
@@ -78,7 +80,7 @@ _MODULES = {
     "pagewire.ipc.errors": (
         "ClientGivenUp", "ConfigError", "ContextTooLong", "DeadlineExceeded", "EngineDead", "EngineError",
         "ExecutorDied", "InvalidRequest", "MachineError", "NotFound", "Overloaded", "PagewireError", "PoisonRequest",
-        "ProtocolError", "RequestError", "StartError",
+        "ProtocolError", "RankLost", "RequestError", "StartError",
     ),
     "pagewire.ipc.sampling_params": ("SamplingParams",),
 }  # fmt: skip

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 # The core gives its executors 5 s to end before it kills them; then it needs a moment itself.
 STOP_TIMEOUT_S = 8.0
 
+CORE_MODULE = "pagewire.engine_core"
+
 
 def prepare_engine(config: EngineConfig) -> EngineConfig:
     """Return the config with its model on local disk; refuse at once what the model can't do.
@@ -67,7 +69,7 @@ class EngineProcess:
         *,
         address: str | None = None,
         keys: ServerKeys | None = None,
-        core_module: str = "pagewire.engine_core",
+        core_module: str = CORE_MODULE,
     ) -> None:
         """Start the first core.
 
@@ -146,7 +148,11 @@ class EngineProcess:
 
 
 def start_cores(
-    config: EngineConfig, *, address: str | None = None, keys: ServerKeys | None = None
+    config: EngineConfig,
+    *,
+    address: str | None = None,
+    keys: ServerKeys | None = None,
+    core_module: str = CORE_MODULE,
 ) -> list[EngineProcess]:
     """Start every core of an engine; arguments and errors as `EngineProcess`.
 
@@ -154,6 +160,7 @@ def start_cores(
         config: prepared by `prepare_engine`.
         address: of the first core; the others listen beside it, see `core_address`.
         keys: of them all.
+        core_module: what to run.
     """
     cores: list[EngineProcess] = []
     with contextlib.ExitStack() as on_failure:
@@ -162,7 +169,7 @@ def start_cores(
             parallel = msgspec.structs.replace(config.parallel, data_parallel_rank=rank)
             core_config = msgspec.structs.replace(config, parallel=parallel)
             listen = None if address is None else core_address(address, rank)
-            cores.append(EngineProcess(core_config, address=listen, keys=keys))
+            cores.append(EngineProcess(core_config, address=listen, keys=keys, core_module=core_module))
         on_failure.pop_all()
     return cores
 

@@ -39,6 +39,7 @@ class Frontends:
         server_config: all about HTTP, and how many there are.
         address: where the engine listens.
         listeners: of `open_listeners`.
+        module: what to run; tests run one with a fault.
     """
 
     def __init__(
@@ -47,7 +48,10 @@ class Frontends:
         server_config: ServerConfig,
         address: str,
         listeners: Sequence[socket.socket],
+        *,
+        module: str = MODULE,
     ) -> None:
+        self._module = module
         self._engine_config = engine_config
         self._server_config = server_config
         self._address = address
@@ -139,7 +143,7 @@ class Frontends:
         """Return a new process, and a descriptor from which a byte comes when it serves."""
         ready_fd, its_fd = os.pipe()
         process = ChildProcess(
-            MODULE,
+            self._module,
             name=name,
             address=self._address,
             runtime_dir=Path(),
