@@ -25,11 +25,12 @@ from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.step_trace import begin_trace_file, end_trace_file
 
+from .cluster_secret import read_cluster_keys
+
 logger = logging.getLogger(__name__)
 
 # The core gives its executors 5 s to end before it kills them; then it needs a moment itself.
 STOP_TIMEOUT_S = 8.0
-
 CORE_MODULE = "pagewire.engine_core"
 
 
@@ -80,9 +81,10 @@ class EngineProcess:
             core_module: what to run; tests run one with a fault.
 
         Raises:
-            ConfigError: the file of a timeline can't be written.
+            ConfigError: the file of a timeline can't be written, or the secret of an engine's hosts not be read.
         """
         self.config = config
+        cluster_keys = read_cluster_keys(config.parallel)
         rank = config.parallel.data_parallel_rank
         trace_path = config.observability.profile_steps if rank == 0 else None  # a file of all cores
         if trace_path is not None:
@@ -108,6 +110,7 @@ class EngineProcess:
                 num_blocks=num_blocks,
                 config=config,
                 server_keys=keys,
+                cluster_keys=cluster_keys,
                 engine_id=engine_id,
             )
 
@@ -158,7 +161,8 @@ def start_cores(
 
     Args:
         config: prepared by `prepare_engine`.
-        address: of the first core; the others listen beside it, see `core_address`.
+        address: of the first core, by default a socket in its private directory; the others listen beside it, see
+            `core_address`.
         keys: of them all.
         core_module: what to run.
     """
@@ -170,6 +174,7 @@ def start_cores(
             core_config = msgspec.structs.replace(config, parallel=parallel)
             listen = None if address is None else core_address(address, rank)
             cores.append(EngineProcess(core_config, address=listen, keys=keys, core_module=core_module))
+            address = cores[0].listen_address
         on_failure.pop_all()
     return cores
 
