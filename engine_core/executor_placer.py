@@ -150,7 +150,7 @@ class LocalPlacer:
         channel = connect_executor(self._context, address)
         process = ChildProcess(
             self._module,
-            name=f"executor {placement.rank}",
+            name=f"executor {placement.index_on_host}",  # which is the rank, unless several engines share the host
             address=address,
             runtime_dir=self._runtime_dir.path,
             log_level=self._log_level,

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import MachineError
-from pagewire.ipc.process import ChildProcess
+from pagewire.ipc.process import ChildProcess, describe_exit
 from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.server_config import ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
-from .running_engine import describe_exit
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.supervisor.engine_process import EngineProcess, start_cores, stop_cores
 from pagewire.frontend.supervisor.running_fleet import RunningFleet
 from pagewire.ipc.config import EngineConfig, SupervisionConfig
+from pagewire.ipc.endpoints import core_address
 from pagewire.ipc.errors import MachineError
 from pagewire.ipc.parallel_config import ParallelConfig
 from pagewire.ipc.sampling_params import SamplingParams
@@ -98,9 +99,10 @@ async def test_engine_of_which_one_core_never_starts_does_not_start(monkeypatch:
         stop_cores(processes)
 
 
-def test_each_core_knows_its_rank():
+def test_each_core_knows_its_rank_and_listens_beside_the_first():
     config = EngineConfig(parallel=ParallelConfig(data_parallel_size=2))
     processes = start_cores(config, core_module="tests.support.idle_child")
     stop_cores(processes)
+    assert processes[1].listen_address == core_address(processes[0].listen_address, 1)
     assert [process.config.parallel.data_parallel_rank for process in processes] == [0, 1]
     assert msgspec.structs.replace(processes[1].config.parallel, data_parallel_rank=0) == config.parallel
