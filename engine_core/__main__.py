@@ -35,6 +35,7 @@ def main() -> int:
             core_epoch=bootstrap.core_epoch,
             num_blocks=bootstrap.num_blocks,
             keys=bootstrap.server_keys,
+            cluster_keys=bootstrap.cluster_keys,
             engine_id=bootstrap.engine_id,
         )
     except PagewireError as exc:

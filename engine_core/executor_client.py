@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import zmq
 
 from pagewire.ipc.config import EngineConfig
@@ -53,10 +54,16 @@ class ExecutorGroup:
         ranks = placer.place(epoch)
         self._ranks: dict[int, PlacedRank] = dict(enumerate(ranks))  # as long as their processes are not reaped
         self._channels = [rank.channel for rank in ranks]
-        for placement, channel, process in ranks:
-            poller.register(channel.socket, zmq.POLLIN)
-            poller.register(process.death_fd, zmq.POLLIN)
-            channel.send(LoadModel(executor_epoch=epoch, config=config, num_blocks=num_blocks, placement=placement))
+        for rank in ranks:
+            poller.register(rank.channel.socket, zmq.POLLIN)
+            poller.register(rank.process.death_fd, zmq.POLLIN)
+            load = LoadModel(
+                executor_epoch=epoch,
+                config=_config_on_host(config, rank.model_path),
+                num_blocks=num_blocks,
+                placement=rank.placement,
+            )
+            rank.channel.send(load)
 
     def send(self, message: Message) -> None:
         """Send one message to every rank."""
@@ -86,10 +93,10 @@ class ExecutorGroup:
 
     def find_deaths(self) -> list[ProcessDeath]:
         """Return what ended the processes that are dead, by rank."""
-        ended = [(number, rank.process.name, rank.process.exit_code) for number, rank in self._ranks.items()]
+        ended = [(number, rank.process, rank.process.exit_code) for number, rank in self._ranks.items()]
         return [
-            ProcessDeath(number, f"{name} {_describe_exit(code)}", code)
-            for number, name, code in ended
+            ProcessDeath(number, f"{process.name} {process.describe_end()}", code)
+            for number, process, code in ended
             if code is not None
         ]
 
@@ -146,8 +153,7 @@ class ExecutorGroup:
         return rank
 
 
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    hint = " (out of memory?)" if code == -9 else ""
-    return f"was killed by signal {-code}{hint}"
+def _config_on_host(config: EngineConfig, model_path: str) -> EngineConfig:
+    if not model_path:
+        return config
+    return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, model_path=model_path))

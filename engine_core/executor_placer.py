@@ -10,6 +10,7 @@ import zmq
 from pagewire.ipc.channels import PairChannel, connect_executor
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.endpoints import RuntimeDir, ipc_path
+from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.steps import FromExecutor, RankPlacement
 
@@ -27,6 +28,9 @@ class RankProcess(Protocol):
     @property
     def exit_code(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
+
+    def describe_end(self) -> str:
+        """Return how it ended, for a text: "was killed by signal 9"; it must be dead."""
 
     def ask_to_stop(self) -> None:
         """Order it to stop; returns at once."""
@@ -51,15 +55,27 @@ class PlacedRank(NamedTuple):
         placement: goes into its `LoadModel`.
         channel: what the core says to it; queues what is said before the process listens.
         process: its process.
+        model_path: where its host has the model, if that is not this host.
     """
 
     placement: RankPlacement
     channel: PairChannel[FromExecutor]
     process: RankProcess
+    model_path: str = ""
 
 
 class ExecutorPlacer(Protocol):
     """Starts the ranks of one epoch after the other."""
+
+    def await_hosts(self, now: float) -> bool:
+        """Return whether the next epoch can be placed: whether every host that ranks run on is there.
+
+        Args:
+            now: seconds on the loop's monotonic clock.
+
+        Raises:
+            MachineError: hosts have not come in time, or will never come.
+        """
 
     def place(self, epoch: int) -> list[PlacedRank]:
         """Start fresh processes on fresh sockets, one a rank, and return them by rank. Does not wait for any of them.
@@ -70,6 +86,12 @@ class ExecutorPlacer(Protocol):
 
     def clear(self, epoch: int) -> None:
         """Remove the files of an epoch whose processes were killed: those leave them behind. Clearing twice is fine."""
+
+    def dismiss(self, error: ErrorInfo | None) -> None:
+        """Tell other hosts that the engine has ended for good, by an order to stop or an error."""
+
+    def close(self) -> None:
+        """Release what is held of other hosts. Closing twice is fine."""
 
 
 class LocalPlacer:
@@ -101,9 +123,40 @@ class LocalPlacer:
         self._core_epoch = core_epoch
         self._module = module
 
+    def await_hosts(self, now: float) -> bool:
+        """See `ExecutorPlacer`: there are none but this one."""
+        return True
+
     def place(self, epoch: int) -> list[PlacedRank]:
         """See `ExecutorPlacer`."""
-        return [self._start(epoch, rank) for rank in range(self._parallel.mesh.world_size)]
+        world_size, num_engines = self._parallel.mesh.world_size, self._parallel.data_parallel_size
+        rendezvous = f"file://{self._rendezvous_path(epoch)}" if world_size > 1 else ""
+        return [
+            self.start(
+                epoch,
+                RankPlacement(
+                    rank=rank,
+                    index_on_host=self._parallel.data_parallel_rank * world_size + rank,
+                    num_on_host=num_engines * world_size,
+                    rendezvous=rendezvous,
+                ),
+            )
+            for rank in range(world_size)
+        ]
+
+    def start(self, epoch: int, placement: RankPlacement) -> PlacedRank:
+        """Start one rank, of a placement that the caller has chosen."""
+        address = self._address(epoch, placement.rank)
+        channel = connect_executor(self._context, address)
+        process = ChildProcess(
+            self._module,
+            name=f"executor {placement.index_on_host}",  # which is the rank, unless several engines share the host
+            address=address,
+            runtime_dir=self._runtime_dir.path,
+            log_level=self._log_level,
+            core_epoch=self._core_epoch,
+        )
+        return PlacedRank(placement, channel, process)
 
     def clear(self, epoch: int) -> None:
         """See `ExecutorPlacer`."""
@@ -112,25 +165,11 @@ class LocalPlacer:
         for path in filter(None, paths):
             path.unlink(missing_ok=True)
 
-    def _start(self, epoch: int, rank: int) -> PlacedRank:
-        world_size, num_engines = self._parallel.mesh.world_size, self._parallel.data_parallel_size
-        placement = RankPlacement(
-            rank=rank,
-            index_on_host=self._parallel.data_parallel_rank * world_size + rank,
-            num_on_host=num_engines * world_size,
-            rendezvous=f"file://{self._rendezvous_path(epoch)}" if world_size > 1 else "",
-        )
-        address = self._address(epoch, rank)
-        channel = connect_executor(self._context, address)
-        process = ChildProcess(
-            self._module,
-            name=f"executor {rank}",
-            address=address,
-            runtime_dir=self._runtime_dir.path,
-            log_level=self._log_level,
-            core_epoch=self._core_epoch,
-        )
-        return PlacedRank(placement, channel, process)
+    def dismiss(self, error: ErrorInfo | None) -> None:
+        """See `ExecutorPlacer`."""
+
+    def close(self) -> None:
+        """See `ExecutorPlacer`."""
 
     def _address(self, epoch: int, rank: int) -> str:
         return self._runtime_dir.executor_address(self._core_epoch, epoch, rank)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import zmq
 
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.errors import ExecutorDied, PagewireError, ProtocolError, StartError
+from pagewire.ipc.errors import ExecutorDied, MachineError, PagewireError, ProtocolError, StartError
 from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 
@@ -33,6 +33,7 @@ _LAST_WORDS_S = 0.2  # an executor that fails says why before it ends; its messa
 
 
 class _State(enum.Enum):
+    PLACING = enum.auto()  # nothing runs: waits for the hosts that executors run on
     LOADING = enum.auto()
     SERVING = enum.auto()
     ENDING = enum.auto()  # killed; not every process is dead yet
@@ -55,7 +56,7 @@ class ExecutorSupervisor:
         num_blocks: int | None,
         now: float,
     ) -> None:
-        """Start the first group.
+        """Start the first group, or wait for the hosts that it runs on.
 
         Args:
             placer: starts the processes.
@@ -65,6 +66,7 @@ class ExecutorSupervisor:
             num_blocks: the pool size that an earlier core's executors settled, None to have it measured.
             now: seconds on the loop's monotonic clock.
         """
+        self._placer = placer
         self._start_group = functools.partial(ExecutorGroup, placer, config, poller)
         self._mesh = config.parallel.mesh
         # The first start of all is the user's: what goes wrong there is told at once. A later core's is a recovery.
@@ -75,18 +77,21 @@ class ExecutorSupervisor:
         self._num_blocks = num_blocks
         self._lost_s: float | None = None
         # Of the group that runs or loads:
-        self._state = _State.LOADING
+        self._group: ExecutorGroup | None = None
+        self._epoch = 0
+        self._state = _State.PLACING
         self._num_in_flight = 0
         self._fault: str | None = None  # what the core itself has found wrong with it
         self._failures: dict[int, PagewireError] = {}  # by rank
         self._ready: dict[int, ExecutorReady] = {}  # by rank
         self._loading: dict[int, StallWatch] = {}  # of the ranks that are not ready
-        self._load(1, now, _FIRST_MESSAGE_S if core_epoch == 1 else _LATER_FIRST_MESSAGE_S)
+        self._first_message_s = _FIRST_MESSAGE_S if core_epoch == 1 else _LATER_FIRST_MESSAGE_S
+        self.go_on(now)
 
     @property
     def epoch(self) -> int:
-        """Of the group that runs or loads."""
-        return self._group.epoch
+        """Of the group that runs or loads, or of the last one; 0 before the first."""
+        return self._epoch
 
     @property
     def takes_steps(self) -> bool:
@@ -96,13 +101,14 @@ class ExecutorSupervisor:
     @property
     def needs_attention(self) -> bool:
         """Whether the loop has to come back without being woken, to see whether the executors hang."""
-        return self._stall.is_waiting or bool(self._loading)
+        return self._stall.is_waiting or bool(self._loading) or self._state is _State.PLACING
 
     def send(self, step: ExecuteStep, now: float) -> None:
         """Send a step to every rank; they have to answer within the stall limit."""
         if self._num_in_flight == 0:
             self._stall.expect(now)
         self._num_in_flight += 1
+        assert self._group is not None, "takes_steps"
         self._group.send(step)
 
     def receive(self, now: float) -> Iterator[FromExecutor]:
@@ -111,6 +117,8 @@ class ExecutorSupervisor:
         Raises:
             ProtocolError: they sent what can't be read, or what that rank must not send.
         """
+        if self._group is None:
+            return
         for rank, message in self._group.drain():
             match message:
                 case StepResult():
@@ -153,10 +161,10 @@ class ExecutorSupervisor:
 
         Where the cause is not certain yet, this waits for a moment: to be received, too, before the group is ended.
         """
-        if self._state is _State.ENDING:
+        if self._state not in (_State.LOADING, _State.SERVING):
             return False
         death = self._find_death(now)
-        if death is not None and not death.is_certain:
+        if death is not None and not death.is_certain and self._group is not None:
             self._group.wait_for_news(_LAST_WORDS_S)
         return death is not None
 
@@ -164,6 +172,7 @@ class ExecutorSupervisor:
         """End the group that is lost, and decide whether another one follows."""
         death = self._find_death(now)
         assert death is not None
+        assert self._group is not None, "only a group can be lost"
         is_failed_start = self._state is _State.LOADING and not death.came_from_outside
         self._state = _State.ENDING
         self._loading.clear()
@@ -183,23 +192,34 @@ class ExecutorSupervisor:
         logger.error("%s; it is replaced, and what it had in hand will be computed again", death.text)
         return death
 
-    def go_on(self, now: float) -> None:
-        """Start the next group once the last one is dead: it may need all the memory that there is."""
-        if self._state is _State.ENDING and self._group.reap():
-            self._load(self.epoch + 1, now, _LATER_FIRST_MESSAGE_S)
-            logger.info("executor epoch %d starts", self._group.epoch)
+    def go_on(self, now: float) -> PagewireError | None:
+        """Start the next group once the last one is dead, as it may need all the memory, and its hosts are there.
+
+        Returns why there will be no hosts for it; None while there may.
+        """
+        if self._state is _State.ENDING and self._group is not None and self._group.reap():
+            self._state = _State.PLACING
+        try:
+            if self._state is _State.PLACING and self._placer.await_hosts(now):
+                self._load(now)
+        except MachineError as exc:
+            return exc
+        return None
 
     def stop(self, *, grace_s: float = 0.0) -> None:
         """Order the executors to stop, see to it, reap them."""
-        self._group.stop(grace_s=grace_s)
+        if self._group is not None:
+            self._group.stop(grace_s=grace_s)
 
     def kill(self) -> None:
         """End the executors at once, and reap them."""
-        self._group.kill()
+        if self._group is not None:
+            self._group.kill()
 
-    def _load(self, epoch: int, now: float, first_message_s: float) -> None:
+    def _load(self, now: float) -> None:
         """Start a group, of which every rank has to say something in time until it is ready."""
-        self._group = self._start_group(epoch=epoch, num_blocks=self._num_blocks)
+        self._epoch += 1
+        self._group = self._start_group(epoch=self._epoch, num_blocks=self._num_blocks)
         self._state = _State.LOADING
         self._num_in_flight = 0
         self._fault = None
@@ -207,7 +227,10 @@ class ExecutorSupervisor:
         self._ready = {}
         self._loading = {rank: StallWatch(self._stall_limit_s) for rank in range(self._mesh.world_size)}
         for watch in self._loading.values():
-            watch.expect(now, first_message_s)
+            watch.expect(now, self._first_message_s)
+        self._first_message_s = _LATER_FIRST_MESSAGE_S
+        if self._epoch > 1:
+            logger.info("executor epoch %d starts", self._epoch)
 
     def _become_ready(self, message: ExecutorReady, now: float) -> None:
         self._num_blocks = message.num_blocks
@@ -238,6 +261,7 @@ class ExecutorSupervisor:
     def _find_death(self, now: float) -> ExecutorDeath | None:
         if self._fault is not None:
             return ExecutorDeath(self._fault)
+        assert self._group is not None, "asked of a group that runs"
         cause = find_cause(self._group.find_deaths(), self._failures, world_size=self._mesh.world_size)
         return cause or self._find_stall(now)
 

@@ -14,21 +14,16 @@ from pathlib import Path
 
 import zmq
 
+from pagewire.checkpoint.fingerprint import fingerprint
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.ipc.channels import ClientId, ClientRouter
+from pagewire.ipc.cluster_keys import ClusterKeys
 from pagewire.ipc.codec import PROTOCOL_VERSION
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.curve import ServerKeys
 from pagewire.ipc.endpoints import RuntimeDir
-from pagewire.ipc.errors import (
-    EngineDead,
-    EngineError,
-    ErrorInfo,
-    PagewireError,
-    ProtocolError,
-    StartError,
-)
+from pagewire.ipc.errors import EngineDead, EngineError, ErrorInfo, PagewireError, ProtocolError, StartError
 from pagewire.ipc.outputs import Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping, WatchPrefixCache
@@ -41,6 +36,7 @@ from .engine import Engine
 from .engine_info import engine_info, request_limits
 from .executor_placer import LocalPlacer
 from .executor_supervisor import ExecutorSupervisor
+from .hosts.choose_placer import choose_placer
 from .step_profile import trace_core
 
 logger = logging.getLogger(__name__)
@@ -67,15 +63,16 @@ class EngineCore:
         num_blocks: int | None = None,
         executor_module: str = "pagewire.gpu_executor",
         keys: ServerKeys | None = None,
+        cluster_keys: ClusterKeys | None = None,
         engine_id: str = "",
     ) -> None:
         """Listen on `address`, with `keys` for the clients that these name alone, and start the executors.
 
-        `num_blocks` is the pool size that an earlier core's executors settled, None to have it measured. `engine_id` is
-        the supervisor's own.
+        `num_blocks` is the pool size that an earlier core's executors settled, None to have it measured. `cluster_keys`
+        are those of the hosts that executors run on. `engine_id` is the supervisor's own.
 
         Raises:
-            StartError: the address can't be bound, or the model's files can't be read.
+            StartError: an address can't be bound, or the model's files can't be read.
         """
         self._config = config
         self._watch = watch
@@ -88,8 +85,11 @@ class EngineCore:
         self._clients = ClientRegistry(self._router)
         self._cache_watchers = CacheWatchers(self._clients)
         self._poller = zmq.Poller()
+        self._model: ModelConfig = load_model_config(Path(config.model.model_path))
+        local = LocalPlacer(self._context, runtime_dir, config, core_epoch=core_epoch, module=executor_module)
+        self._placer = choose_placer(config, local, cluster_keys, fingerprint(self._model), core_epoch=core_epoch)
         self._executors = ExecutorSupervisor(
-            LocalPlacer(self._context, runtime_dir, config, core_epoch=core_epoch, module=executor_module),
+            self._placer,
             config,
             self._poller,
             core_epoch=core_epoch,
@@ -102,7 +102,6 @@ class EngineCore:
         self._failure: PagewireError | None = None
         self._was_busy = False
         self._trace: StepTrace | None = None
-        self._model: ModelConfig = load_model_config(Path(config.model.model_path))
         self._router.register(self._poller)
         for fd in watch.fds:
             self._poller.register(fd, zmq.POLLIN)
@@ -120,6 +119,7 @@ class EngineCore:
             self._executors.kill()
             return CRASH_EXIT_CODE
         finally:
+            self._placer.close()
             self._context.destroy(linger=GOODBYE_LINGER_MS)
 
     def _serve(self) -> int:
@@ -213,7 +213,7 @@ class EngineCore:
             self._drain_executors(now)  # once more: its last words, and steps that it had done
             self._lose_executors(now)
         if self._failure is None:
-            self._executors.go_on(now)
+            self._failure = self._executors.go_on(now)
 
     def _lose_executors(self, now: float) -> None:
         death = self._executors.end(now)
@@ -340,6 +340,7 @@ class EngineCore:
             self._executors.kill()
         else:
             self._executors.stop(grace_s=0.0 if self._trace is None else TRACE_GRACE_S)
+            self._placer.dismiss(None if self._failure is None else error)
         self._router.socket.setsockopt(zmq.LINGER, GOODBYE_LINGER_MS)
         self._router.close()
         if self._watch.parent_is_dead:

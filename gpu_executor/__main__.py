@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from pagewire.ipc.channels import PairChannel, bind_core
+from pagewire.ipc.awaited_channel import open_core_channel
+from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.errors import ConfigError, ExecutorDied, PagewireError, ProtocolError, RankLost, StartError
 from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.process import die_with_parent, read_bootstrap
@@ -41,7 +42,7 @@ def main() -> int:
     setup_logging(bootstrap.name, bootstrap.log_level)
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    channel = bind_core(context, bootstrap.address)
+    channel = open_core_channel(context, bootstrap.address, bootstrap.client_keys)
     message = channel.recv()
     code = 0
     if isinstance(message, LoadModel):

@@ -257,6 +257,10 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
 
+    def __post_init__(self) -> None:
+        if self.observability.profile_steps is not None and self.parallel.is_on_other_hosts:
+            raise ConfigError("--profile-steps gathers the steps of one host's processes in a file; not with others.")
+
     @property
     def max_steps_in_flight(self) -> int:
         """Steps that the core sends before the first of them is answered: one a pipeline stage, one ahead without."""

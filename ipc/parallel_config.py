@@ -35,7 +35,17 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     nnodes: Annotated[int, Meta(description="Hosts that the executors are spread over.")] = 1
     node_rank: Annotated[int, Meta(description="Which of them this host is; 0 serves.")] = 0
     master_addr: Annotated[str, Meta(description="Address of host 0 that the other hosts reach.")] = "127.0.0.1"
-    master_port: Annotated[int, Meta(description="Port there, and the first of those that ranks meet at.")] = 29501
+    master_port: Annotated[int, Meta(description="Port there to which the other hosts come.")] = 29501
+    cluster_key_file: Annotated[
+        str | None,
+        Meta(
+            description="File of the secret that all hosts of --nnodes share, instead of the environment variable "
+            "PAGEWIRE_CLUSTER_KEY."
+        ),
+    ] = None
+    insecure_cluster: Annotated[
+        bool, Meta(description="Hosts of --nnodes take each other's word: for a network that holds nobody else.")
+    ] = False
     data_parallel_rank: int = 0  # of an engine among those of one server; set by who starts it, not a flag
 
     def __post_init__(self) -> None:
@@ -56,17 +66,47 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 "--enable-expert-parallel divides experts between the ranks of --tensor-parallel-size, which is 1: "
                 "raise it, or leave the flag out."
             )
-        self._refuse_unfinished()
+        self._check_hosts()
 
     @property
     def mesh(self) -> Mesh:
         """The ranks of one engine."""
         return Mesh(pp=self.pipeline_parallel_size, tp=self.tensor_parallel_size)
 
-    def _refuse_unfinished(self) -> None:
-        for flag, is_given in (
-            ("--distributed-executor-backend ray", self.distributed_executor_backend == "ray"),
-            ("--nnodes", self.nnodes != 1),
-        ):
-            if is_given:
-                raise ConfigError(f"{flag} is not supported yet; leave it out.")
+    @property
+    def is_on_other_hosts(self) -> bool:
+        """Whether executors may run on other hosts than the core."""
+        return self.nnodes > 1 or self.distributed_executor_backend == "ray"
+
+    def _check_hosts(self) -> None:
+        if self.distributed_executor_backend == "ray":
+            raise ConfigError("--distributed-executor-backend ray is not supported yet; leave it out.")
+        if self.nnodes == 1:
+            for flag, is_given in (
+                ("--cluster-key-file", self.cluster_key_file is not None),
+                ("--insecure-cluster", self.insecure_cluster),
+            ):
+                if is_given:
+                    raise ConfigError(
+                        f"{flag} is about the hosts of --nnodes, which is 1: raise it, or leave {flag} out."
+                    )
+            return
+        if self.distributed_executor_backend == "ray":
+            raise ConfigError(
+                "--nnodes is for hosts that are started one by one, and --distributed-executor-backend ray finds them "
+                "itself: leave one of them out."
+            )
+        if self.data_parallel_size > 1:
+            raise ConfigError(
+                f"--data-parallel-size {self.data_parallel_size} has all its engines on one host, and --nnodes "
+                f"{self.nnodes} spreads one engine over several: leave one of them out."
+            )
+        if self.cluster_key_file is not None and self.insecure_cluster:
+            raise ConfigError("--cluster-key-file and --insecure-cluster contradict each other; leave one of them out.")
+        num_ranks = self.mesh.world_size
+        if num_ranks % self.nnodes:
+            raise ConfigError(
+                f"--nnodes {self.nnodes} must divide the {num_ranks} ranks of --tensor-parallel-size "
+                f"{self.tensor_parallel_size} x --pipeline-parallel-size {self.pipeline_parallel_size}: each "
+                "host takes as many."
+            )

@@ -22,14 +22,16 @@ from pathlib import Path
 
 import msgspec
 
+from .cluster_keys import CLUSTER_KEY_VARIABLE, ClusterKeys
 from .config import EngineConfig
-from .curve import ServerKeys
+from .curve import ClientKeys, ServerKeys
 from .errors import ProtocolError
+from .hosts import HostSeat
 from .server_config import ServerConfig
 
 _PR_SET_PDEATHSIG = 1
 _SECRET_ENDINGS = ("_API_KEY",)
-_SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+_SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", CLUSTER_KEY_VARIABLE})
 _LENGTH = struct.Struct("<I")
 _STOP = b"\0"  # behind the bootstrap; nobody reads it, and a poll tells of it
 
@@ -49,6 +51,9 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
         config: the engine core's configuration; executors get theirs by `LoadModel`.
         server_keys: of `address`, if it is on tcp:// with keys. They come this way because nobody else can read a
             pipe, as one can arguments and environments.
+        client_keys: with which it connects to `address`, if that is a core's door on another host.
+        cluster_keys: of an engine on several hosts; the core's.
+        host: which host it stands for; an agent's.
         engine_id: the supervisor's own, made anew in each of its lives: an engine that takes another one's place at an
             address counts its cores from 1 too.
         server_config: a frontend's; its API keys come this way for the same reason.
@@ -66,6 +71,9 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int | None = None
     config: EngineConfig | None = None
     server_keys: ServerKeys | None = None
+    client_keys: ClientKeys | None = None
+    cluster_keys: ClusterKeys | None = None
+    host: HostSeat | None = None
     engine_id: str = ""
     server_config: ServerConfig | None = None
     listener_fds: tuple[int, ...] = ()
@@ -77,7 +85,8 @@ class ChildProcess:
 
     def __init__(self, module: str, *, name: str, address: str, runtime_dir: Path, log_level: str,
                  core_epoch: int = 1, num_blocks: int | None = None, config: EngineConfig | None = None,
-                 server_keys: ServerKeys | None = None, engine_id: str = "",
+                 server_keys: ServerKeys | None = None, client_keys: ClientKeys | None = None,
+                 cluster_keys: ClusterKeys | None = None, host: HostSeat | None = None, engine_id: str = "",
                  server_config: ServerConfig | None = None, listener_fds: Sequence[int] = (), ready_fd: int = -1,
                  pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
         """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
@@ -93,6 +102,9 @@ class ChildProcess:
             num_blocks=num_blocks,
             config=config,
             server_keys=server_keys,
+            client_keys=client_keys,
+            cluster_keys=cluster_keys,
+            host=host,
             engine_id=engine_id,
             server_config=server_config,
             listener_fds=tuple(listener_fds),
@@ -142,6 +154,12 @@ class ChildProcess:
             with contextlib.suppress(BrokenPipeError):  # it has ended already
                 os.write(stdin.fileno(), _STOP)
 
+    def describe_end(self) -> str:
+        """Return how it ended, for a text; it must be dead."""
+        code = self.exit_code
+        assert code is not None, "it runs"
+        return describe_exit(code)
+
     def ask_to_stop(self) -> None:
         """Order the child to stop: say so on its standard input, and close it."""
         stdin = self._process.stdin
@@ -185,6 +203,14 @@ class ChildProcess:
         if self._notice_fd >= 0:
             os.close(self._notice_fd)
             self._notice_fd = -1
+
+
+def describe_exit(code: int) -> str:
+    """Return what an exit code says, for a text: "was killed by signal 9"; it is negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code}{hint}"
 
 
 def environment_of_children() -> dict[str, str]:

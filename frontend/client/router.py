@@ -4,11 +4,12 @@ A pure state machine: what happens is told to it, time comes from its clock, and
 
 Of the cores that may be chosen, that of the highest
 
-    score = cached tokens - waiting tokens - 64 x requests
+    score = 2 x cached tokens - waiting tokens - 16 x requests
 
 gets the request. Cached tokens are those of the prompt's longest head that the core has in its prefix cache, or will
 have, as a request that begins alike is on its way there. Waiting tokens are those of prompts that the core has yet to
-compute. Each living request counts for 64 tokens, about what it adds to the steps that the new one waits for.
+compute. A token that is computed a second time counts twice: this request waits for it, and so does whatever comes
+behind it. Each living request counts for 16 tokens, as it takes a row of the steps that the new one will be in.
 
 A core may be chosen while it has at most 4 + half as many requests more than the one that has fewest: so no prefix,
 however long and however popular, keeps one core busy while another one idles. Of equal scores the core with fewest
@@ -24,7 +25,8 @@ from typing import Protocol
 
 from pagewire.ipc.outputs import PrefixCacheChanges, StepStats
 
-REQUEST_TOKENS = 64
+CACHED_WEIGHT = 2
+REQUEST_TOKENS = 16
 SLACK_REQUESTS = 4
 STATS_FRESH_S = 1.0  # a core says nothing to clients that wait for nothing, so that what it said last grows old
 
@@ -78,7 +80,8 @@ class _Core:
 class _Placement:
     core: int
     keys: Sequence[int]
-    num_new_tokens: int  # not cached when it was placed; 0 once they are computed
+    num_new_tokens: int  # not cached when it was placed
+    has_started: bool = False
 
 
 class PrefixRouter:
@@ -102,7 +105,7 @@ class PrefixRouter:
     def place(self, request_id: int, keys: Sequence[int], num_tokens: int, available: Sequence[int]) -> int:
         """See `Router`."""
         self.ended(request_id)
-        index = self._choose(keys, available)
+        index = self.choose(keys, available)
         core = self._cores[index]
         num_new_tokens = num_tokens - self._num_cached_tokens(core, keys)
         self._num_choices += 1
@@ -113,26 +116,37 @@ class PrefixRouter:
         self._placed[request_id] = _Placement(index, keys, num_new_tokens)
         return index
 
+    def choose(self, keys: Sequence[int], available: Sequence[int]) -> int:
+        """Return the best core for a prompt, without counting it there."""
+        loads = {index: self._load(self._cores[index]) for index in available}
+        fewest = min(num_requests for num_requests, _ in loads.values())
+        most_allowed = fewest + SLACK_REQUESTS + fewest // 2
+
+        def rank(index: int) -> tuple[int, int, int]:
+            core = self._cores[index]
+            num_requests, num_waiting_tokens = loads[index]
+            score = CACHED_WEIGHT * self._num_cached_tokens(core, keys)
+            score -= num_waiting_tokens + REQUEST_TOKENS * num_requests
+            return score, -num_requests, -core.chosen_at
+
+        return max((index for index in available if loads[index][0] <= most_allowed), key=rank)
+
     def started(self, request_id: int) -> None:
-        """See `Router`."""
+        """See `Router`. What it computed is cached from now on, though the core may say so a little later."""
         placement = self._placed.get(request_id)
-        if placement is not None:
-            self._cores[placement.core].num_waiting_tokens -= placement.num_new_tokens
-            placement.num_new_tokens = 0
+        if placement is not None and not placement.has_started:
+            placement.has_started = True
+            self._arrive(placement)
+            self._cores[placement.core].cached.update(placement.keys)
 
     def ended(self, request_id: int) -> None:
         """See `Router`."""
-        self.started(request_id)
         placement = self._placed.pop(request_id, None)
         if placement is None:
             return
-        core = self._cores[placement.core]
-        core.num_requests -= 1
-        for key in placement.keys:
-            if core.expected[key] > 1:
-                core.expected[key] -= 1
-            else:
-                del core.expected[key]
+        self._cores[placement.core].num_requests -= 1
+        if not placement.has_started:
+            self._arrive(placement)
 
     def take_stats(self, core: int, stats: StepStats) -> None:
         """See `Router`."""
@@ -147,18 +161,15 @@ class PrefixRouter:
         cached.difference_update(changes.evicted)
         cached.update(changes.stored)
 
-    def _choose(self, keys: Sequence[int], available: Sequence[int]) -> int:
-        loads = {index: self._load(self._cores[index]) for index in available}
-        fewest = min(num_requests for num_requests, _ in loads.values())
-        most_allowed = fewest + SLACK_REQUESTS + fewest // 2
-
-        def rank(index: int) -> tuple[int, int, int]:
-            core = self._cores[index]
-            num_requests, num_waiting_tokens = loads[index]
-            score = self._num_cached_tokens(core, keys) - num_waiting_tokens - REQUEST_TOKENS * num_requests
-            return score, -num_requests, -core.chosen_at
-
-        return max((index for index in available if loads[index][0] <= most_allowed), key=rank)
+    def _arrive(self, placement: _Placement) -> None:
+        """Expect no more what a request was to compute."""
+        core = self._cores[placement.core]
+        core.num_waiting_tokens -= placement.num_new_tokens
+        for key in placement.keys:
+            if core.expected[key] > 1:
+                core.expected[key] -= 1
+            else:
+                del core.expected[key]
 
     def _load(self, core: _Core) -> tuple[int, int]:
         """Return the requests and the waiting tokens of a core: this client's, and those of all if they are known."""

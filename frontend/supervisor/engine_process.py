@@ -25,10 +25,13 @@ from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.step_trace import begin_trace_file, end_trace_file
 
+from .cluster_secret import read_cluster_keys
+
 logger = logging.getLogger(__name__)
 
 # The core gives its executors 5 s to end before it kills them; then it needs a moment itself.
 STOP_TIMEOUT_S = 8.0
+CORE_MODULE = "pagewire.engine_core"
 
 
 def prepare_engine(config: EngineConfig) -> EngineConfig:
@@ -67,7 +70,7 @@ class EngineProcess:
         *,
         address: str | None = None,
         keys: ServerKeys | None = None,
-        core_module: str = "pagewire.engine_core",
+        core_module: str = CORE_MODULE,
     ) -> None:
         """Start the first core.
 
@@ -78,9 +81,10 @@ class EngineProcess:
             core_module: what to run; tests run one with a fault.
 
         Raises:
-            ConfigError: the file of a timeline can't be written.
+            ConfigError: the file of a timeline can't be written, or the secret of an engine's hosts not be read.
         """
         self.config = config
+        cluster_keys = read_cluster_keys(config.parallel)
         rank = config.parallel.data_parallel_rank
         trace_path = config.observability.profile_steps if rank == 0 else None  # a file of all cores
         if trace_path is not None:
@@ -106,6 +110,7 @@ class EngineProcess:
                 num_blocks=num_blocks,
                 config=config,
                 server_keys=keys,
+                cluster_keys=cluster_keys,
                 engine_id=engine_id,
             )
 
@@ -146,14 +151,20 @@ class EngineProcess:
 
 
 def start_cores(
-    config: EngineConfig, *, address: str | None = None, keys: ServerKeys | None = None
+    config: EngineConfig,
+    *,
+    address: str | None = None,
+    keys: ServerKeys | None = None,
+    core_module: str = CORE_MODULE,
 ) -> list[EngineProcess]:
     """Start every core of an engine; arguments and errors as `EngineProcess`.
 
     Args:
         config: prepared by `prepare_engine`.
-        address: of the first core; the others listen beside it, see `core_address`.
+        address: of the first core, by default a socket in its private directory; the others listen beside it, see
+            `core_address`.
         keys: of them all.
+        core_module: what to run.
     """
     cores: list[EngineProcess] = []
     with contextlib.ExitStack() as on_failure:
@@ -162,7 +173,8 @@ def start_cores(
             parallel = msgspec.structs.replace(config.parallel, data_parallel_rank=rank)
             core_config = msgspec.structs.replace(config, parallel=parallel)
             listen = None if address is None else core_address(address, rank)
-            cores.append(EngineProcess(core_config, address=listen, keys=keys))
+            cores.append(EngineProcess(core_config, address=listen, keys=keys, core_module=core_module))
+            address = cores[0].listen_address
         on_failure.pop_all()
     return cores
 

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import MachineError
-from pagewire.ipc.process import ChildProcess
+from pagewire.ipc.process import ChildProcess, describe_exit
 from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.server_config import ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
-from .running_engine import describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +38,7 @@ class Frontends:
         server_config: all about HTTP, and how many there are.
         address: where the engine listens.
         listeners: of `open_listeners`.
+        module: what to run; tests run one with a fault.
     """
 
     def __init__(
@@ -47,7 +47,10 @@ class Frontends:
         server_config: ServerConfig,
         address: str,
         listeners: Sequence[socket.socket],
+        *,
+        module: str = MODULE,
     ) -> None:
+        self._module = module
         self._engine_config = engine_config
         self._server_config = server_config
         self._address = address
@@ -139,7 +142,7 @@ class Frontends:
         """Return a new process, and a descriptor from which a byte comes when it serves."""
         ready_fd, its_fd = os.pipe()
         process = ChildProcess(
-            MODULE,
+            self._module,
             name=name,
             address=self._address,
             runtime_dir=Path(),

@@ -15,7 +15,7 @@ import uvloop
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.curve import ServerKeys
-from pagewire.ipc.endpoints import RuntimeDir, check_address, check_listen_address, core_address, ipc_path
+from pagewire.ipc.endpoints import check_address, check_listen_address, core_address, ipc_path
 from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
@@ -26,6 +26,7 @@ from .attach_notice import noticing_silence
 from .engine_process import prepare_engine, start_cores
 from .farewell import say_farewell
 from .frontends import Frontends
+from .host import run_host
 from .running_fleet import RunningFleet
 from .serving import leave, read_own_keys, serve_http
 from .shutdown import (
@@ -45,11 +46,13 @@ ATTACH_TIMEOUT_S = 600.0  # an engine that was started at the same time may stil
 
 
 def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    """Serve HTTP until a signal or the engine's end; return the exit code.
+    """Serve HTTP until a signal or the engine's end; return the exit code. A host but the first one computes only.
 
     Raises:
         StartError: what the command line asks can't be met, or the machine lacks something.
     """
+    if engine_config.parallel.node_rank > 0:
+        return run_host(engine_config)
     setup_logging("frontend", engine_config.log_level)
     exit_at_sigterm()
     report = StartupReport()
@@ -70,11 +73,13 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
 
 
 def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
-    """Run an engine without HTTP until a signal or its end; return the exit code.
+    """Run an engine without HTTP until a signal or its end; return the exit code. As above for other hosts.
 
     Raises:
         StartError: what the command line asks can't be met, or the machine lacks something.
     """
+    if engine_config.parallel.node_rank > 0:
+        return run_host(engine_config)
     setup_logging("engine", engine_config.log_level)
     exit_at_sigterm()
     listen, curve_key = listen_config.listen, listen_config.curve_key
@@ -149,10 +154,8 @@ async def _serve_by_many(
             address = server_config.engine
             fleet: RunningFleet | None = None
             if address is None:
-                runtime_dir = RuntimeDir()
-                stack.callback(runtime_dir.remove)
-                address = runtime_dir.client_address
-                fleet = await stack.enter_async_context(_running_engine(engine_config, signals, address=address))
+                fleet = await stack.enter_async_context(_running_engine(engine_config, signals))
+                address = fleet.address
             frontends = Frontends(engine_config, server_config, address, listeners)
             await stack.enter_async_context(frontends.running())
             if fleet is None:

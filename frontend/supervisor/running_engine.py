@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import time
 
 from pagewire.ipc.errors import EngineDead, EngineError, MachineError, PagewireError, StartError
 from pagewire.ipc.outputs import StepStats
+from pagewire.ipc.process import describe_exit
 from pagewire.ipc.restart_budget import RestartBudget
 
 from ..client.attach import attach
@@ -191,11 +191,3 @@ class RunningEngine:
         flag = " (--stall-limit)" if limit_s == self._stall_limit_s else ""
         logger.error("the engine core has said nothing for %g s%s: killing it", limit_s, flag)
         self._engine.process.begin_kill()
-
-
-def describe_exit(code: int) -> str:
-    """Return how a process ended, for people: `the core <so>`."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"was killed by signal {-code}{hint}"

@@ -26,6 +26,11 @@ class RunningFleet:
         self._engines = [RunningEngine(process) for process in processes]
 
     @property
+    def address(self) -> str:
+        """Where clients of this machine attach to all cores."""
+        return self._processes[0].address
+
+    @property
     def given_up(self) -> list[EngineProcess]:
         """Those of whose cores no further one is started, though the last one left no word to its clients."""
         pairs = zip(self._processes, self._engines, strict=True)

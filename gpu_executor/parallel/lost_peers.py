@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pagewire.ipc.errors import RankLost
+
+_WHERE = re.compile(r"^\[[^\]]*\] *")  # a line of the library's source
 
 
 @contextmanager
@@ -18,5 +21,5 @@ def expecting_peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as exc:  # the class of all that torch's process groups raise
-        cause = str(exc).partition("\n")[0]
+        cause = _WHERE.sub("", str(exc)).partition("\n")[0].partition(". ")[0]  # the rest is advice to look at logs
         raise RankLost(f"this rank lost the ranks that it computes with: {cause}") from exc

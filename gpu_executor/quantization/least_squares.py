@@ -16,8 +16,10 @@ from ..formats.quantized.integer_matrix import IntegerMatrix, even_groups
 from .row_chunks import row_chunks
 
 # What the scale that spans a group is multiplied by, in turn. With 8 bits, clipping costs more than it brings; but
-# stored scales are a percent apart, and some neighbour fits better than the nearest.
+# bfloat16's numbers are up to 0.8 % apart, and for a small group some neighbour fits better than the nearest. For rows
+# it is the same: 3 % less squared error, and no less divergence.
 _FACTORS = {4: tuple(1 - 0.02 * step for step in range(16)), 8: tuple(1.016 - 0.004 * step for step in range(9))}
+_UNSEARCHED = (1.0,)
 # Numbers tried at once: what a core's second-level cache holds with its temporaries; a fifth of the time of 4 million.
 _CHUNK_VALUES = 1 << 17
 _SMALLEST_SCALE = 2.0**-24  # of float16
@@ -43,8 +45,9 @@ def fit_integers(
     size = group_size or in_features
     if in_features % size:
         raise ValueError(f"{in_features} input channels can't be cut into groups of {size}")
+    factors = _UNSEARCHED if bits == 8 and group_size is None else _FACTORS[bits]
     found = [
-        _fit_groups(rows.reshape(len(rows), in_features // size, size), bits, is_symmetric, scale_dtypes)
+        _fit_groups(rows.reshape(len(rows), in_features // size, size), bits, is_symmetric, scale_dtypes, factors)
         for rows in row_chunks(matrix, _CHUNK_VALUES)
     ]
     codes, scale, zero = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -52,7 +55,7 @@ def fit_integers(
 
 
 def _fit_groups(
-    groups: Tensor, bits: int, is_symmetric: bool, scale_dtypes: Sequence[torch.dtype]
+    groups: Tensor, bits: int, is_symmetric: bool, scale_dtypes: Sequence[torch.dtype], factors: Sequence[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """[rows, num_groups, group_size] -> codes of that shape, uint8; scale and zero, [rows, num_groups]."""
     max_code = 2**bits - 1
@@ -63,7 +66,7 @@ def _fit_groups(
         raise ValueError(f"the matrix holds a NaN, an infinity, or numbers too large for a scale in {scale_dtypes[-1]}")
     best_error = torch.full_like(spread, torch.inf)
     best_scale, best_zero, best_codes = torch.ones_like(spread), torch.zeros_like(spread), torch.zeros_like(groups)
-    for factor in _FACTORS[bits]:
+    for factor in factors:
         scale = _stored(spread / max_code * factor, scale_dtypes)
         steps = groups / scale
         for zero in _zero_points(least, most, scale, bits, is_symmetric):

@@ -11,7 +11,8 @@ import threading
 
 import zmq
 
-from pagewire.ipc.channels import PairChannel, bind_core
+from pagewire.ipc.awaited_channel import open_core_channel
+from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.errors import ExecutorDied, MachineError
 from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import (
@@ -88,7 +89,7 @@ def main() -> int:
     bootstrap = read_bootstrap()
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    channel = bind_core(context, bootstrap.address)
+    channel = open_core_channel(context, bootstrap.address, bootstrap.client_keys)
     rank: FakeRank | None = None
     while True:
         match channel.recv():

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 import zmq
 
 from pagewire.engine_core.loop import EngineCore
+from pagewire.ipc.cluster_keys import ClusterKeys
 from pagewire.ipc.codec import PROTOCOL_VERSION, core_messages, encode
 from pagewire.ipc.config import EngineConfig, ModelOptions, SchedulerConfig, SupervisionConfig
 from pagewire.ipc.endpoints import RuntimeDir
@@ -48,10 +50,25 @@ class PipeWatch:
         os.close(self._pipe[0])
 
 
+@dataclass(frozen=True)
+class ClusterHosts:
+    """An engine's hosts: this machine, that many times.
+
+    Attributes:
+        num_hosts: the core's among them.
+        port: where agents find the core.
+        keys: of them all.
+    """
+
+    num_hosts: int
+    port: int
+    keys: ClusterKeys
+
+
 class RunningCore:
     """An `EngineCore` on a thread of this process."""
 
-    def __init__(self, config: EngineConfig, core_epoch: int) -> None:
+    def __init__(self, config: EngineConfig, core_epoch: int, cluster_keys: ClusterKeys | None = None) -> None:
         self.runtime_dir = RuntimeDir()
         self.watch = PipeWatch()
         core = self.core = EngineCore(
@@ -61,6 +78,7 @@ class RunningCore:
             watch=self.watch,
             core_epoch=core_epoch,
             executor_module="tests.support.fake_executor_process",
+            cluster_keys=cluster_keys,
         )
         self.exit_code: int | None = None
         self._thread = threading.Thread(target=self._run, args=(core,))
@@ -78,7 +96,9 @@ class RunningCore:
     @property
     def executor_pids(self) -> list[int]:
         """Of the executors that serve now, by rank."""
-        processes = [rank.process for rank in self.core._executors._group._ranks.values()]
+        group = self.core._executors._group
+        assert group is not None
+        processes = [rank.process for rank in group._ranks.values()]
         assert all(isinstance(process, ChildProcess) for process in processes)
         return [process.pid for process in processes if isinstance(process, ChildProcess)]
 
@@ -152,15 +172,11 @@ def running_core(
     core_epoch: int = 1,
     tp: int = 1,
     pp: int = 1,
+    hosts: ClusterHosts | None = None,
 ) -> Iterator[tuple[RunningCore, Client]]:
     make_importable(monkeypatch)
-    config = EngineConfig(
-        model=ModelOptions(model="tiny", model_path=str(tiny_checkpoint()), max_model_len=MAX_MODEL_LEN, seed=seed),
-        scheduler=SchedulerConfig(max_num_seqs=8),
-        parallel=ParallelConfig(tensor_parallel_size=tp, pipeline_parallel_size=pp),
-        supervision=SupervisionConfig(max_restarts=max_restarts, stall_limit=stall_limit),
-    )
-    core = RunningCore(config, core_epoch)
+    config = core_config(seed=seed, max_restarts=max_restarts, stall_limit=stall_limit, tp=tp, pp=pp, hosts=hosts)
+    core = RunningCore(config, core_epoch, None if hosts is None else hosts.keys)
     client = Client(core)
     try:
         yield core, client
@@ -170,6 +186,26 @@ def running_core(
             core.stop()
         core.watch.close()
         core.runtime_dir.remove()
+
+
+def core_config(
+    *,
+    seed: int | None = None,
+    max_restarts: int = 5,
+    stall_limit: float = 20.0,
+    tp: int = 1,
+    pp: int = 1,
+    hosts: ClusterHosts | None = None,
+) -> EngineConfig:
+    parallel = ParallelConfig(tensor_parallel_size=tp, pipeline_parallel_size=pp)
+    if hosts is not None:
+        parallel = msgspec.structs.replace(parallel, nnodes=hosts.num_hosts, master_port=hosts.port)
+    return EngineConfig(
+        model=ModelOptions(model="tiny", model_path=str(tiny_checkpoint()), max_model_len=MAX_MODEL_LEN, seed=seed),
+        scheduler=SchedulerConfig(max_num_seqs=8),
+        parallel=parallel,
+        supervision=SupervisionConfig(max_restarts=max_restarts, stall_limit=stall_limit),
+    )
 
 
 def solo_tokens(message: AddRequest) -> list[int]:

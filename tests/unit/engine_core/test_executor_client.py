@@ -36,9 +36,9 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExecutorGroup]:
 
 
 def process_of(group: ExecutorGroup) -> ChildProcess:
-    ((_, _, process),) = group._ranks.values()
-    assert isinstance(process, ChildProcess)
-    return process
+    (rank,) = group._ranks.values()
+    assert isinstance(rank.process, ChildProcess)
+    return rank.process
 
 
 def test_executor_that_dies_before_it_is_reached_is_named(group: ExecutorGroup) -> None:

@@ -13,7 +13,7 @@ from pagewire.engine_core.executor_death import ExecutorDeath
 from pagewire.engine_core.executor_placer import PlacedRank
 from pagewire.engine_core.executor_supervisor import ExecutorSupervisor
 from pagewire.ipc.config import EngineConfig, SupervisionConfig
-from pagewire.ipc.errors import ExecutorDied, MachineError, PagewireError, ProtocolError, RankLost
+from pagewire.ipc.errors import ErrorInfo, ExecutorDied, MachineError, PagewireError, ProtocolError, RankLost
 from pagewire.ipc.parallel_config import ParallelConfig
 from pagewire.ipc.requests import Message
 from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
@@ -56,12 +56,24 @@ class FakeGroup:
 
 
 class NoPlacer:
-    """Nothing is ever placed: the groups are fakes."""
+    """Nothing is ever placed: the groups are fakes. Hosts are there when a test says so."""
+
+    def __init__(self) -> None:
+        self.has_hosts = True
+
+    def await_hosts(self, now: float) -> bool:
+        return self.has_hosts
 
     def place(self, epoch: int) -> list[PlacedRank]:
         raise NotImplementedError
 
     def clear(self, epoch: int) -> None:
+        raise NotImplementedError
+
+    def dismiss(self, error: ErrorInfo | None) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
         raise NotImplementedError
 
 

@@ -19,6 +19,22 @@ from pagewire.ipc.codec import (
 )
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ErrorInfo, ProtocolError
+from pagewire.ipc.hosts import (
+    HostBeat,
+    HostDismissed,
+    HostHello,
+    HostRefused,
+    HostWelcome,
+    KillRank,
+    PlacementFailed,
+    PlacementPending,
+    RankEnded,
+    StartRank,
+    StopRank,
+    WhoAreYou,
+    from_host,
+    to_host,
+)
 from pagewire.ipc.outputs import (
     EngineInfo,
     FinishReason,
@@ -111,6 +127,22 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
     (from_executor, UtilityResult(call_id=1, error=ERROR)),
     (from_executor, ExecutorBusy(executor_epoch=1, reason="loading", limit_s=2.5)),
     (from_executor, ExecutorFailed(executor_epoch=1, error=ERROR)),
+    (from_host, HostHello(
+        version="1", index=1, num_hosts=2, name="b", address="10.0.0.2", model_path="/m", model_fingerprint="f",
+        num_cpus=2, num_gpus=0, free_port=5000, index_on_host=1, num_on_host=2,
+    )),
+    (from_host, HostBeat()),
+    (from_host, RankEnded(executor_epoch=1, rank=1, exit_code=-9, free_port=5001)),
+    (from_host, PlacementPending(reason="full")),
+    (from_host, PlacementFailed(error=ERROR)),
+    (to_host, HostWelcome()),
+    (to_host, HostRefused(error=ERROR)),
+    (to_host, WhoAreYou()),
+    (to_host, HostBeat()),
+    (to_host, StartRank(executor_epoch=1, rank=1, core_epoch=2, port=5002)),
+    (to_host, StopRank(executor_epoch=1, rank=1)),
+    (to_host, KillRank(executor_epoch=1, rank=1)),
+    (to_host, HostDismissed(error=ERROR)),
 ]  # fmt: skip
 
 

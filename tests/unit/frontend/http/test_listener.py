@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.http.listener import describe_listeners, open_listeners
+from pagewire.frontend.http.listener import describe_listeners, open_listeners, take_listeners
 from pagewire.ipc.errors import MachineError
 from pagewire.ipc.server_config import ServerConfig
 
@@ -58,3 +59,40 @@ def test_file_that_is_no_socket_is_left_alone(tmp_path: Path):
     with pytest.raises(MachineError), open_listeners(ServerConfig(uds=str(path))):
         pass
     assert path.read_text() == "data"
+
+
+def test_several_frontends_share_a_port_that_nobody_else_gets():
+    config = ServerConfig(host="127.0.0.1", port=0, api_server_count=2)
+    with open_listeners(config) as held:
+        port = held[0].getsockname()[1]
+        shared = [sock for _ in range(2) for sock in take_listeners([os.dup(held[0].fileno())])]
+        try:
+            for sock in shared:
+                sock.setblocking(False)
+            num_accepted = [0, 0]
+            while not all(num_accepted):
+                with socket.create_connection(("127.0.0.1", port), timeout=5):
+                    for index, sock in enumerate(shared):
+                        try:
+                            connection, _ = sock.accept()
+                        except BlockingIOError:
+                            continue
+                        num_accepted[index] += 1
+                        connection.close()
+            for count in (1, 2):
+                other = ServerConfig(host="127.0.0.1", port=port, api_server_count=count)
+                with pytest.raises(MachineError, match="--port"), open_listeners(other):
+                    pass
+        finally:
+            for sock in shared:
+                sock.close()
+
+
+def test_several_frontends_accept_from_one_socket_file(tmp_path: Path):
+    path = tmp_path / "http.sock"
+    with open_listeners(ServerConfig(uds=str(path), api_server_count=2)) as held:
+        [shared] = take_listeners([os.dup(held[0].fileno())])
+        with shared, socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            connection, _ = shared.accept()
+            connection.close()

@@ -15,6 +15,7 @@ import pytest
 
 from pagewire.frontend.offline.llm import LLM, _engine_config
 from pagewire.ipc.errors import ConfigError, ContextTooLong, EngineDead, InvalidRequest, StartError
+from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -219,8 +220,8 @@ SCRIPT = """
     import os, signal, sys
     from pagewire import LLM, SamplingParams
     llm = LLM(sys.argv[1], max_model_len=128, kv_cache_memory_bytes=2**22, log_level="warning")
-    core = llm._engine._process.process.pid
-    print(core, *open(f"/proc/{core}/task/{core}/children").read().split(), llm._engine._process.address, flush=True)
+    core = llm._engine._cores[0].process.pid
+    print(core, *open(f"/proc/{core}/task/{core}/children").read().split(), llm._engine._cores[0].address, flush=True)
     [output] = llm.generate("hello", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
     assert len(output.outputs[0].token_ids) == 2
 """
@@ -274,10 +275,23 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(model):
 @pytest.mark.slow
 def test_shutdown_ends_the_engine_for_good(model):
     llm = LLM(str(model), **OPTIONS)
-    pid = llm._engine._process.process.pid
+    pid = llm._engine._cores[0].process.pid
     llm.shutdown()
     llm.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     with pytest.raises(EngineDead, match="shut down"):
         llm.generate("hello", GREEDY)
+
+
+@pytest.mark.slow
+def test_several_cores_answer_as_one():
+    prompts = [f"The {word} of" for word in ("capital", "colour", "sound", "end")] * 2
+    with LLM(str(tiny_checkpoint()), **OPTIONS, data_parallel_size=2) as several:
+        texts = [output.outputs[0].token_ids for output in several.generate(prompts, GREEDY, use_tqdm=False)]
+        seen: list[StepStats] = []
+        several.add_stats_listener(seen.append)
+        several.generate(prompts, GREEDY, use_tqdm=False)
+        assert seen[-1].num_generation_tokens == 2 * len(prompts) * 8, "of both cores"
+    with LLM(str(tiny_checkpoint()), **OPTIONS) as one:
+        assert texts == [output.outputs[0].token_ids for output in one.generate(prompts, GREEDY, use_tqdm=False)]

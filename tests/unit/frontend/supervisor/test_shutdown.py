@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from typing import cast
 
 import pytest
 
 from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.supervisor import shutdown
+from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.fake_core import FakeCore, until
@@ -60,3 +63,25 @@ async def test_death_amid_the_drain_begins_the_wait_anew(monkeypatch: pytest.Mon
             started = asyncio.get_running_loop().time()
             await draining
             assert asyncio.get_running_loop().time() - started >= 0.25
+
+
+class PipeWatch:
+    """A parent's pipe without a parent."""
+
+    def __init__(self) -> None:
+        self.stdin_fd, self.its_end = os.pipe()
+        self.fds = [self.stdin_fd]
+
+
+async def test_launchers_first_word_asks_to_finish_and_the_end_of_its_pipe_to_stop_at_once():
+    watch = PipeWatch()
+    orders = shutdown.ParentOrders(cast("ParentWatch", watch))
+    orders.check()
+    os.write(watch.its_end, b"\0")
+    await asyncio.wait_for(orders.first.wait(), 5)
+    assert not orders.second.is_set()
+    with pytest.raises(shutdown.Stopped):
+        orders.check()
+    os.close(watch.its_end)
+    await asyncio.wait_for(orders.second.wait(), 5)
+    os.close(watch.stdin_fd)

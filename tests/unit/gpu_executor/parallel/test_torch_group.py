@@ -72,7 +72,7 @@ class BrokenGroup:
         return 2
 
     def allgather(self, outputs: object, inputs: object) -> object:
-        raise RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:1\nand a stack")
+        raise RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:1. Check the logs.\nAnd a stack")
 
     allreduce = send = recv = allgather
 
@@ -80,5 +80,5 @@ class BrokenGroup:
 @pytest.mark.parametrize("call", ["sum_in_order", "gather"])
 def test_a_lost_peer_is_told_from_an_own_failure(call: str) -> None:
     group = TorchGroup(BrokenGroup(), CPU)  # type: ignore[arg-type]
-    with pytest.raises(RankLost, match=r"Connection closed by peer \[127.0.0.1\]:1$"):
+    with pytest.raises(RankLost, match=r"computes with: Connection closed by peer \[127.0.0.1\]:1$"):
         getattr(group, call)(torch.ones(1))

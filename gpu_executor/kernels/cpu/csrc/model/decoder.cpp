@@ -49,8 +49,7 @@ Decoder::Decoder(Runtime& runtime, const DecoderView& decoder, SharedRanks* rank
                 LinearWeight(view.down),
                 choose_gate_row(runtime.kernels, view.activation),
                 false};
-    layer.gates_in_tile =
-        layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0 && !layer.down.is_permuted();
+    layer.gates_in_tile = layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0;
     layers_.push_back(std::move(layer));
   }
   hidden_size_ = layers_.front().qkv.in_features();
@@ -109,6 +108,7 @@ Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, co
     if (layer.gates_in_tile) {
       const Tiling tiling = gate_tiling(layer.gate_up, step.num_tokens, num_threads);
       for (AlignedBuffer& tile : tile_) tile.reserve(2 * tiling.rows * tiling.panels * kPanel * kFloat);
+      if (layer.down.is_permuted()) gate_up_.reserve(step.num_tokens * layer.down.in_features() * kFloat);
     } else {
       gate_up_.reserve(step.num_tokens * layer.gate_up.out_features() * kFloat);
       for (AlignedBuffer& tile : tile_) tile.reserve(layer.down.in_features() * kFloat);
@@ -211,9 +211,14 @@ void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t 
   } else {
     gate(team, layer, num_tokens);
   }
+  const InputView gated = down_input_.view(layer.down);
+  if (layer.down.is_permuted()) {
+    const int64_t size = layer.down.in_features();
+    write_rows(team, kernels, gated, num_tokens, size, gate_up_.as<float>(), gated_stride(layer));
+  }
   clock.end_phase(PhaseKind::kGateUp);
 
-  multiply_last(team, clock, pass, layer.down, down_input_.view(layer.down), mlp_end(view), PhaseKind::kDown);
+  multiply_last(team, clock, pass, layer.down, gated, mlp_end(view), PhaseKind::kDown);
 }
 
 void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const {
@@ -223,6 +228,7 @@ void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) c
   const int64_t row_tiles = divide_up(num_tokens, tiling.rows), width = tiling.panels * kPanel;
   const ActivationRows input = gate_up_input_.view(layer.gate_up).rows();
   const InputView output = down_input_.view(layer.down);
+  const bool is_permuted = layer.down.is_permuted();
   float* gates = tile_[team.thread()].as<float>();
   float* ups = gates + tiling.rows * width;
   void* work = work_[team.thread()].as<void>();
@@ -235,8 +241,9 @@ void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) c
                       {ups - row * width - size - channel, width, false}, work);
     for (int64_t r = row; r < row_end; ++r) {
       float* gate = gates + (r - row) * width;
-      layer.gate_row(gate, ups + (r - row) * width, end - channel, gate);
-      output.write_columns(kernels, r, channel, end - channel, gate);
+      float* out = is_permuted ? gate_up_.as<float>() + r * gated_stride(layer) + channel : gate;
+      layer.gate_row(gate, ups + (r - row) * width, end - channel, out);
+      if (!is_permuted) output.write_columns(kernels, r, channel, end - channel, out);
     }
   });
 }
@@ -247,16 +254,12 @@ void Decoder::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
   multiply(team, kernels, layer.gate_up, gate_up_input_.view(layer.gate_up).rows(), num_tokens,
            {gate_up_.as<float>(), 2 * size, false}, work_);
   const InputView output = down_input_.view(layer.down);
+  const bool is_permuted = layer.down.is_permuted();
   for_row_pieces(team, num_tokens, size, [&](int64_t row, int64_t begin, int64_t end) {
-    const float* gate_up = gate_up_.as<float>() + row * 2 * size;
-    const int64_t count = end - begin;
-    float* scratch = tile_[team.thread()].as<float>();
-    float* out = output.column_place(row, begin, scratch);
-    const float* gate = output.columns_of(gate_up, begin, count, out);
-    // A permutation has a place for the output: the scratch is free.
-    const float* up = output.columns_of(gate_up + size, begin, count, scratch);
-    layer.gate_row(gate, up, count, out);
-    output.write_columns(kernels, row, begin, count, out);
+    float* gate = gate_up_.as<float>() + row * gated_stride(layer) + begin;
+    float* out = is_permuted ? gate : output.place_for(row, tile_[team.thread()].as<float>()) + begin;
+    layer.gate_row(gate, gate + size, end - begin, out);
+    if (!is_permuted) output.write_columns(kernels, row, begin, end - begin, out);
   });
 }
 

@@ -42,8 +42,7 @@ class Decoder {
     LayerView view;
     LinearWeight qkv, output, gate_up, down;
     GateRow gate_row;
-    bool gates_in_tile;  // gate and up channels begin at panels' borders, and down reads them in order: one tile
-                         // computes both
+    bool gates_in_tile;  // gate and up channels begin at panels' borders: one tile computes both
   };
   // How a block's output joins the residual stream.
   struct BlockEnd {
@@ -81,8 +80,12 @@ class Decoder {
   template <typename Fill>
   void sum_over_ranks(Team& team, PhaseClock& clock, int64_t num_rows, float* sums, Fill&& fill) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
+  // Both leave the input of down, or, where that has another order of channels, rows of gate_up_ at gated_stride().
   void gate(Team& team, const Layer& layer, int64_t num_tokens) const;
   void gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const;
+  static int64_t gated_stride(const Layer& layer) {
+    return layer.gates_in_tile ? layer.down.in_features() : layer.gate_up.out_features();
+  }
 
   Runtime& runtime_;
   SharedRanks* ranks_;

@@ -62,7 +62,13 @@ int64_t LinearWeight::work_bytes(const KernelTable& kernels) const {
 }
 
 void InputView::write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const {
-  write_columns(kernels, row, begin, n, columns_of(x, begin, n, column_place(row, begin, nullptr)));
+  if (permutation == nullptr) {
+    write_columns(kernels, row, begin, n, x + begin);
+    return;
+  }
+  float* to = floats + row * float_stride + begin;
+  for (int64_t i = 0; i < n; ++i) to[i] = x[permutation[begin + i]];
+  write_columns(kernels, row, begin, n, to);
 }
 
 void InputView::write_columns(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const {

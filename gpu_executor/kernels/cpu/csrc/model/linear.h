@@ -64,19 +64,8 @@ struct InputView {
   // Take columns [begin, begin + n) of a row; begin is a multiple of kGroup, and so is n unless the row ends there.
   // x: the whole row, by input channel; it may be place_for(row, ...).
   void write(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const;
-  // The same of what lies in the order of columns already, from `begin` on; it may be column_place(row, begin, ...).
+  // The same of what lies in the order of columns already, from `begin` on; it may be place_for(row, ...) + begin.
   void write_columns(const KernelTable& kernels, int64_t row, int64_t begin, int64_t n, const float* x) const;
-  // Where columns that are computed for this product are best put before write_columns() takes them.
-  float* column_place(int64_t row, int64_t begin, float* scratch) const {
-    return floats == nullptr ? scratch : floats + row * float_stride + begin;
-  }
-  // Columns [begin, begin + n) of a row by input channel: where they lie if they have its order, else brought together
-  // at `to`.
-  const float* columns_of(const float* x, int64_t begin, int64_t n, float* to) const {
-    if (permutation == nullptr) return x + begin;
-    for (int64_t i = 0; i < n; ++i) to[i] = x[permutation[begin + i]];
-    return to;
-  }
 
  private:
   template <typename Number>

@@ -1,0 +1,1 @@
+"""Hosts: executors on other machines, whose agents start and watch them for the core."""
