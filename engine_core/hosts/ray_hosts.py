@@ -1,0 +1,156 @@
+"""Hosts that Ray places: a bundle of the cluster's resources for each executor, and in it an actor with its agent.
+
+When one of them ends, all are placed anew: where a node was lost, nothing is known of what the others hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from pagewire.ipc.config import EngineConfig
+from pagewire.ipc.curve import ClientKeys
+from pagewire.ipc.errors import MachineError, StartError
+from pagewire.ipc.hosts import AGENT_CRASH_EXIT_CODE, FromHost, HostSeat, PlacementPending
+
+from .ray_actor import AgentOrder, HostActor
+
+logger = logging.getLogger(__name__)
+
+_PLACEMENT_POLL_S = 5.0
+_CREATED = "CREATED"  # a placement group that has all its bundles
+
+Handle = Any  # of Ray's, which has no annotations
+
+
+class RayHosts:
+    """Places as many agents as the engine has ranks, and again whenever one is lost.
+
+    Args:
+        config: of the engine.
+        address: where the core listens for agents, as the nodes reach it.
+        keys: for the core's door.
+        tell: says something to the core.
+    """
+
+    def __init__(
+        self, config: EngineConfig, address: str, keys: ClientKeys | None, tell: Callable[[FromHost], None]
+    ) -> None:
+        self._config = config
+        self._address = address
+        self._keys = keys
+        self._tell = tell
+        self._num_ranks = config.parallel.mesh.world_size
+
+    def run(self) -> None:
+        """Keep all agents running, until this process ends.
+
+        Raises:
+            MachineError: an agent has ended by itself: another one would do so as well.
+        """
+        while True:
+            bundle = choose_bundle(self._config, ray.cluster_resources())
+            group = self._place(bundle)
+            try:
+                self._run_agents(group, bundle)
+            finally:
+                remove_placement_group(group)
+
+    def _place(self, bundle: dict[str, float]) -> Handle:
+        """Wait for the resources; the core knows how long."""
+        group = placement_group([bundle] * self._num_ranks, strategy="PACK")
+        while not group.wait(timeout_seconds=_PLACEMENT_POLL_S):
+            wanted = f"{self._num_ranks} x {_describe(bundle)}"
+            reason = f"Ray has no room for {wanted}: free are {_describe(ray.available_resources())}"
+            self._tell(PlacementPending(reason=reason))
+        return group
+
+    def _run_agents(self, group: Handle, bundle: dict[str, float]) -> None:
+        """Start an agent in every bundle; return when one was lost."""
+        nodes = placement_group_table(group)["bundles_to_node_id"]
+        seats = seat_bundles(nodes, has_gpus="GPU" in bundle)
+        actor_class = ray.remote(HostActor)
+        actors = []
+        runs = {}
+        for number, seat in seats.items():
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+            actor = actor_class.options(
+                num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0), scheduling_strategy=strategy
+            ).remote()
+            order = AgentOrder(address=self._address, config=self._config, seat=seat, keys=self._keys)
+            actors.append(actor)  # an actor without a handle is ended
+            runs[actor.run.remote(msgspec.msgpack.encode(order))] = seat
+        logger.info("Ray has placed %d agents on %d nodes", len(seats), len(set(nodes.values())))
+        (ended, *_), _ = ray.wait(list(runs), num_returns=1)
+        _judge(ended, runs[ended])
+        for actor in actors:
+            ray.kill(actor)
+
+
+def choose_bundle(config: EngineConfig, resources: dict[str, float]) -> dict[str, float]:
+    """Return what one executor needs of a node: a GPU, or as many CPUs as it has threads.
+
+    Args:
+        config: of the engine; --device says which, and auto takes GPUs where the cluster has any.
+        resources: of the cluster.
+    """
+    device = config.model.device
+    if device == "cuda" or (device == "auto" and resources.get("GPU", 0) > 0):
+        return {"GPU": 1}
+    return {"CPU": config.model.cpu_threads or 1}
+
+
+def seat_bundles(nodes: dict[int, str], *, has_gpus: bool) -> dict[int, HostSeat]:
+    """Return the seat of each bundle: those of one node are neighbours, as ranks that share layers are.
+
+    Args:
+        nodes: the node of each bundle.
+        has_gpus: Ray shows each actor its own GPU alone; what CPUs there are, the executors of a node divide.
+    """
+    by_node = sorted(nodes, key=lambda number: (min(n for n in nodes if nodes[n] == nodes[number]), number))
+    num_on_node = Counter(nodes.values())
+    place_on_node: Counter[str] = Counter()
+    seats = {}
+    for index, number in enumerate(by_node):
+        node = nodes[number]
+        place = 0 if has_gpus else place_on_node[node]
+        seats[number] = HostSeat(
+            index=index,
+            num_hosts=len(nodes),
+            index_on_host=place,
+            num_on_host=1 if has_gpus else num_on_node[node],
+        )
+        place_on_node[node] += 1
+    return seats
+
+
+def _judge(ended: Handle, seat: HostSeat) -> None:
+    """Say what ended an agent.
+
+    Raises:
+        MachineError: it did so itself.
+    """
+    try:
+        code = ray.get(ended)
+    except ray.exceptions.RayTaskError as exc:
+        if isinstance(exc.cause, StartError):
+            raise MachineError(f"the agent of executor {seat.index} can't be started: {exc.cause.message}") from exc
+        raise MachineError(f"the agent of executor {seat.index} can't be started: {exc.cause!r}") from exc
+    except ray.exceptions.RayError as exc:
+        logger.error("the agent of executor %d is lost: %s", seat.index, str(exc).partition("\n")[0])
+        return
+    if code >= 0 and code != AGENT_CRASH_EXIT_CODE:
+        raise MachineError(f"the agent of executor {seat.index} ended with exit code {code}; its log says why.")
+    logger.error("the agent of executor %d ended with exit code %d", seat.index, code)
+
+
+def _describe(resources: dict[str, float]) -> str:
+    known = {name: amount for name, amount in resources.items() if name in ("CPU", "GPU")}
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(known.items())) or "none"
