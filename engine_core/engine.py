@@ -24,6 +24,7 @@ from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Child, Request
 from .scheduler import Scheduler, SchedulerOutput
+from .speculation import DraftPolicy
 from .step_builder import StepBuilder
 from .step_costs import StepCosts
 from .step_times import StepTimes
@@ -64,10 +65,12 @@ class Engine:
         num_stages = config.parallel.pipeline_parallel_size
         cache = config.cache
         self._cache = CacheManager(num_blocks, cache.block_size, enable_prefix_caching=cache.enable_prefix_caching)
+        self._drafts = DraftPolicy(config.speculative.num_tokens)
         self._scheduler = Scheduler(
             step_limits,
             self._cache,
             target_itl_s=config.scheduler.target_itl_ms / 1000,
+            drafts=self._drafts,
             num_micro_batches=config.max_steps_in_flight if num_stages > 1 else 1,
         )
         self._admission = Admission(config.scheduler, self._scheduler.waiting)
@@ -75,7 +78,7 @@ class Engine:
         self._step_times = StepTimes(num_stages)
         self._totals = StepTotals()
         self._outbox = Outbox()
-        self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox)
+        self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox, self._drafts)
         self._step_builder = StepBuilder(executor_epoch, tells_draws=num_stages > 1)
         self._utilities = Utilities(
             self._cache,
@@ -235,7 +238,7 @@ class Engine:
         self._scheduler.start_over()
         self._cache.reset_prefix_cache()
         for child in chain.from_iterable(request.children.values() for request in self._processor.requests.values()):
-            child.num_steps_in_flight = child.num_pending_tokens = 0
+            child.num_steps_in_flight = child.num_pending_tokens = child.num_drafts_in_flight = 0
         if culprit is not None:
             error = poison_error(cause)
             logger.error("request_id=%s of client %s fails: %s", culprit.request_id, culprit.client.hex(), error)
@@ -281,6 +284,7 @@ class Engine:
             self._scheduler,
             self._cache,
             self._processor,
+            self._drafts.counts,
             num_executor_restarts=self._num_executor_restarts,
             is_serving=self._is_serving,
         )

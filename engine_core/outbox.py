@@ -65,7 +65,13 @@ class Outbox:
     def end(self, request: Request, error: ErrorInfo | None) -> None:
         """Tell that nothing more comes; the caller makes sure that this happens once."""
         self._of(request.client).ends.append(
-            RequestEnd(request_id=request.request_id, error=error, num_preemptions=request.num_preemptions)
+            RequestEnd(
+                request_id=request.request_id,
+                error=error,
+                num_preemptions=request.num_preemptions,
+                num_draft_tokens=request.num_draft_tokens,
+                num_accepted_tokens=request.num_accepted_tokens,
+            )
         )
 
     def drop_client(self, client: ClientId) -> None:

@@ -13,6 +13,7 @@ from .kv.cache_manager import CacheManager
 from .outbox import Outbox
 from .request import Child, ChildStatus, Request, RequestKey
 from .scheduler import ScheduledChild, Scheduler
+from .speculation import DraftPolicy
 
 
 class OutputProcessor:
@@ -24,10 +25,11 @@ class OutputProcessor:
         num_prompt_tokens, num_generation_tokens: counters.
     """
 
-    def __init__(self, scheduler: Scheduler, cache: CacheManager, outbox: Outbox) -> None:
+    def __init__(self, scheduler: Scheduler, cache: CacheManager, outbox: Outbox, drafts: DraftPolicy) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._outbox = outbox
+        self._drafts = drafts
         self.requests: dict[RequestKey, Request] = {}
         self.deadlines = Deadlines()
         self.num_prompt_tokens = 0
@@ -54,6 +56,8 @@ class OutputProcessor:
             child.num_steps_in_flight -= 1
             if item.num_draws:
                 child.num_pending_tokens -= 1
+            if item.draft_token_ids:
+                child.num_drafts_in_flight = 0
             if item.is_void or child.status is finished:
                 continue
             result = by_row.get(item.row_id)
@@ -62,6 +66,9 @@ class OutputProcessor:
                     raise _wrong_number(item, 0)
             elif result.error is not None:
                 self.end_early(child.request, FinishReason.ERROR, result.error)
+            elif item.draft_token_ids:
+                self._apply_drafts(item, result)
+                self._apply_row(child, result, now)
             elif len(result.token_ids) != item.num_draws:
                 raise _wrong_number(item, len(result.token_ids))
             else:
@@ -87,6 +94,20 @@ class OutputProcessor:
             self._report_end(child, FinishReason.STOP)
             self._finish(child)
 
+    def _apply_drafts(self, item: ScheduledChild, result: RowResult) -> None:
+        """Count the accepted drafts' keys and values as computed.
+
+        Raises:
+            ProtocolError: what the executor accepted were not the drafts.
+        """
+        drafts, token_ids = item.draft_token_ids, result.token_ids
+        num_accepted = len(token_ids) - 1
+        if not 0 <= num_accepted <= len(drafts) or token_ids[:num_accepted] != drafts[:num_accepted]:
+            raise ProtocolError(f"row {item.row_id} was to check the drafts {drafts}, the executor sent {token_ids}")
+        if item.child.status is ChildStatus.RUNNING:
+            item.child.num_computed_tokens += num_accepted
+        self._drafts.observe(item.child, len(drafts), num_accepted)
+
     def _apply_row(self, child: Child, result: RowResult, now: float) -> None:
         request = child.request
         if result.prompt_logprobs:
@@ -98,6 +119,7 @@ class OutputProcessor:
             self.num_prompt_tokens += request.num_prompt_tokens
             self._outbox.start(request, now)
         if request.is_forked:
+            child.draft_token_ids = result.next_draft_ids if child.status is ChildStatus.RUNNING else []
             self._commit(child, result.token_ids, result.logprobs)
         else:
             self._commit_fork(request, result)

@@ -26,5 +26,6 @@ def preempt(child: Child, cache: CacheManager) -> int:
     """
     child.move_to(ChildStatus.PREEMPTED)
     cache.free(child)
+    child.draft_token_ids = []
     row_id, child.row_id = child.row_id, NO_ROW
     return row_id

@@ -11,6 +11,8 @@ from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.requests import AddRequest
 
+from .acceptance import Acceptance
+
 RequestKey = tuple[ClientId, int]
 """Ids are unique in their connection only, so a request is found by (client, request_id)."""
 
@@ -58,6 +60,7 @@ class Request:
         first_scheduled_s: when its first step was scheduled; None while it waits for that.
         was_scheduled: whether it was in a step of this core.
         is_readded: an earlier core had it, and part of its time is gone.
+        num_draft_tokens, num_accepted_tokens: guesses that were checked for its children, and those that were right.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
     """
@@ -77,7 +80,9 @@ class Request:
         "is_started",
         "max_num_tokens",
         "n",
+        "num_accepted_tokens",
         "num_cached_tokens",
+        "num_draft_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_unfinished",
@@ -110,6 +115,7 @@ class Request:
         self.was_scheduled = False
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.num_draft_tokens = self.num_accepted_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.is_started = False
         self.is_forked = task.n == 1
@@ -167,13 +173,19 @@ class Child:
         num_pending_tokens: tokens that steps in flight will draw for it.
         num_steps_in_flight: unanswered steps that contain it.
         num_told_tokens: of token_ids, those that the executor was sent, with the row or as what it had drawn.
+        draft_token_ids: guesses of what follows token_ids, as the executor's last result brought them.
+        num_drafts_in_flight: drafts that the step in flight checks; until it is back, nothing else is computed.
+        acceptance: how often drafts were right.
     """
 
     __slots__ = (
+        "acceptance",
         "block_ids",
         "digests",
+        "draft_token_ids",
         "index",
         "num_computed_tokens",
+        "num_drafts_in_flight",
         "num_own_slots",
         "num_pending_tokens",
         "num_registered_blocks",
@@ -201,6 +213,9 @@ class Child:
         self.num_pending_tokens = 0
         self.num_steps_in_flight = 0
         self.num_told_tokens = 0
+        self.draft_token_ids: list[int] = []
+        self.num_drafts_in_flight = 0
+        self.acceptance = Acceptance()
 
     @property
     def num_output_tokens(self) -> int:

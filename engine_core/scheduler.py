@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,6 +12,7 @@ from pagewire.ipc.config import StepLimits
 from .kv.cache_manager import CacheManager, Extension
 from .preemption import choose_victim, preempt
 from .request import NO_ROW, Child, ChildStatus, Request
+from .speculation import DraftPolicy
 from .step_costs import StepCosts, StepShape
 from .step_room import StepRoom
 from .waiting_queue import WaitingQueue
@@ -22,6 +24,7 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
     Attributes:
         num_computed_tokens: its tokens before the step.
         num_draws: 0 where tokens remain after the step; n where the prefill of n children ends; else 1.
+        draft_token_ids: the last of its tokens in this step are these guesses.
         extension: blocks that the step needed.
         row_id: the executor's row, filled in by the step builder.
         is_void: what the step draws is worthless, because it read KV that was never written.
@@ -32,6 +35,7 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
     num_scheduled_tokens: int
     num_draws: int
     extension: Extension
+    draft_token_ids: list[int] = []
     row_id: int = NO_ROW
     is_void: bool = False
 
@@ -62,6 +66,9 @@ class Scheduler:
     the next step; a decode is a child that lacks one token. Running children come first, decodes before prefills, then
     waiting ones. A step's prefills are cut short where they would hold its decodes up, see `StepRoom`.
 
+    A child that decodes may have drafts checked behind its last token, as many as pay. How many are right is not known
+    before the step is back: until then it is not scheduled again.
+
     In a pipeline, each step is a micro-batch: a child is in one step in flight at most, and each step takes its part of
     the running children, so that every stage has a step to compute. The children take turns.
 
@@ -69,6 +76,7 @@ class Scheduler:
         limits: of a step.
         cache: gives and takes blocks.
         target_itl_s: see `StepRoom`.
+        drafts: says how many drafts pay.
         num_micro_batches: steps in flight among which the running children are divided; 1: each step may have all.
 
     Attributes:
@@ -81,10 +89,17 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: StepLimits, cache: CacheManager, *, target_itl_s: float, num_micro_batches: int = 1
+        self,
+        limits: StepLimits,
+        cache: CacheManager,
+        *,
+        target_itl_s: float,
+        drafts: DraftPolicy,
+        num_micro_batches: int = 1,
     ) -> None:
         self._max_num_batched_tokens = limits.max_num_batched_tokens
         self._target_itl_s = target_itl_s
+        self._drafts = drafts
         self._num_micro_batches = num_micro_batches
         # Every running child gets a token a step: more of them than the budget has would leave the last ones waiting
         # amid their answers.
@@ -113,7 +128,7 @@ class Scheduler:
         room = StepRoom(self._max_num_batched_tokens, self._target_itl_s, costs)
         if self._num_micro_batches > 1:
             room.num_rows = self._part_of(len(self.running))
-        self._schedule_running(output, room)
+        self._schedule_running(output, room, costs)
         for item in output.scheduled:
             self._advance(item)
         if self.waiting and not output.has_preempted:
@@ -193,7 +208,7 @@ class Scheduler:
         if row_id != NO_ROW:
             self.retired_row_ids.append(row_id)
 
-    def _schedule_running(self, output: SchedulerOutput, room: StepRoom) -> None:
+    def _schedule_running(self, output: SchedulerOutput, room: StepRoom, costs: StepCosts) -> None:
         # Decodes first: a token of each costs little, and nobody's stream stands still for another one's long prompt.
         prefilling: list[Child] = []
         has_turns = self._num_micro_batches > 1
@@ -204,7 +219,10 @@ class Scheduler:
             if num_tokens > 1:
                 prefilling.append(child)
             elif num_tokens and not room.is_full:
-                self._schedule_child(child, 1, output, room)
+                drafts = self._grant_drafts(child, room, costs) if child.draft_token_ids else []
+                if child.num_pending_tokens and drafts:
+                    continue  # the step in flight draws the token that they are guesses of
+                self._schedule_child(child, 1, output, room, drafts)
         # By the rule of admission, not in its order: a prompt of higher priority does not wait for a long one.
         prefilling.sort(key=lambda child: child.order_key)
         for child in prefilling:
@@ -212,10 +230,26 @@ class Scheduler:
             if num_tokens:
                 self._schedule_child(child, num_tokens, output, room)
 
-    def _schedule_child(self, child: Child, num_tokens: int, output: SchedulerOutput, room: StepRoom) -> None:
-        """Give a running child its share, unless it was preempted or has to be."""
+    def _grant_drafts(self, child: Child, room: StepRoom, costs: StepCosts) -> list[int]:
+        """Return the drafts that a decode may have: no other decode loses its place, and nobody is preempted."""
+        num_decodes = len(self.running)
+        return self._drafts.grant(child, num_decodes, room.num_tokens - num_decodes, costs)
+
+    def _schedule_child(
+        self, child: Child, num_tokens: int, output: SchedulerOutput, room: StepRoom, drafts: list[int] | None = None
+    ) -> None:
+        """Give a running child its share, unless it was preempted or has to be.
+
+        Drafts are left out if they don't fit.
+        """
         if output.has_preempted and child not in self.running:
             return
+        if drafts:
+            extension = self._cache.try_extend(child, num_tokens + len(drafts))
+            if extension is not None:
+                output.scheduled.append(_share(child, num_tokens, extension, drafts))
+                room.take(child.num_computed_tokens, num_tokens + len(drafts), len(drafts))
+                return
         extension = self._cache.try_extend(child, num_tokens)
         while extension is None:
             self._preempt_one(output, room)
@@ -234,7 +268,7 @@ class Scheduler:
             if item.child is victim:
                 # Nothing else of the item needs undoing: counts and cache entries are made once the list is final.
                 del output.scheduled[index]
-                room.give_back(item.num_computed_tokens, item.num_scheduled_tokens)
+                room.give_back(item.num_computed_tokens, item.num_scheduled_tokens, len(item.draft_token_ids))
                 return
 
     def _schedule_waiting(self, output: SchedulerOutput, room: StepRoom, now: float) -> None:
@@ -277,7 +311,10 @@ class Scheduler:
 
     def _advance(self, item: ScheduledChild) -> None:
         child = item.child
-        child.num_computed_tokens += item.num_scheduled_tokens
+        num_drafts = len(item.draft_token_ids)
+        # Of the drafts' keys and values, those count that are accepted, once that is known.
+        child.num_computed_tokens += item.num_scheduled_tokens - num_drafts
+        child.num_drafts_in_flight = num_drafts
         child.num_steps_in_flight += 1
         if item.num_draws:
             child.num_pending_tokens += 1
@@ -288,6 +325,8 @@ class Scheduler:
 
 def _num_runnable_tokens(child: Child) -> int:
     """Tokens that a running child can compute before steps in flight are back."""
+    if child.num_drafts_in_flight:
+        return 0
     num_known_tokens = len(child.token_ids) + child.num_pending_tokens
     if child.num_pending_tokens:
         request = child.request
@@ -297,7 +336,8 @@ def _num_runnable_tokens(child: Child) -> int:
     return num_known_tokens - child.num_computed_tokens
 
 
-def _share(child: Child, num_tokens: int, extension: Extension) -> ScheduledChild:
+def _share(child: Child, num_tokens: int, extension: Extension, drafts: Sequence[int] = ()) -> ScheduledChild:
     num_computed_tokens = child.num_computed_tokens
     reaches_last = num_computed_tokens + num_tokens == len(child.token_ids) + child.num_pending_tokens
-    return ScheduledChild(child, num_computed_tokens, num_tokens, child.num_seqs if reaches_last else 0, extension)
+    num_draws = child.num_seqs if reaches_last else 0
+    return ScheduledChild(child, num_computed_tokens, num_tokens + len(drafts), num_draws, extension, list(drafts))

@@ -92,4 +92,5 @@ def _known_share(item: ScheduledChild, drawn_token_ids: list[int]) -> ScheduledR
         extension.new_block_ids,
         None if extension.copy is None else (extension.copy_index, extension.copy[1]),
         drawn_token_ids,
+        item.draft_token_ids,
     )

@@ -74,14 +74,14 @@ class StepRoom:
             self._limit_s = max(self._target_s, MAX_SLOWDOWN * shape_s)
         return self._limit_s - shape_s
 
-    def take(self, num_computed_tokens: int, num_tokens: int) -> None:
-        """Count a child's share in."""
+    def take(self, num_computed_tokens: int, num_tokens: int, num_drafts: int = 0) -> None:
+        """Count a child's share in; the last of its tokens may be drafts."""
         self.num_tokens -= num_tokens
         self.num_rows -= 1
-        self.shape.add(num_computed_tokens, num_tokens)
+        self.shape.add(num_computed_tokens, num_tokens, num_drafts)
 
-    def give_back(self, num_computed_tokens: int, num_tokens: int) -> None:
+    def give_back(self, num_computed_tokens: int, num_tokens: int, num_drafts: int = 0) -> None:
         """Undo `take`, as the child was preempted."""
         self.num_tokens += num_tokens
         self.num_rows += 1
-        self.shape.remove(num_computed_tokens, num_tokens)
+        self.shape.remove(num_computed_tokens, num_tokens, num_drafts)

@@ -8,6 +8,7 @@ from pagewire.ipc.steps import StepResult
 from .kv.cache_manager import CacheManager
 from .output_processor import OutputProcessor
 from .scheduler import Scheduler
+from .speculation import DraftCounts
 
 
 class StepTotals:
@@ -50,6 +51,7 @@ class StepTotals:
         scheduler: Scheduler,
         cache: CacheManager,
         processor: OutputProcessor,
+        drafts: DraftCounts,
         *,
         num_executor_restarts: int,
         is_serving: bool,
@@ -76,5 +78,8 @@ class StepTotals:
             num_executor_restarts=num_executor_restarts,
             device_s=self._device_s,
             host_gap_s=self._host_gap_s,
+            num_draft_checks=drafts.num_checks,
+            num_draft_tokens=drafts.num_drafts,
+            accepted_at=tuple(drafts.accepted_at),
             is_serving=is_serving,
         )

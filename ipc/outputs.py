@@ -87,12 +87,16 @@ class RequestEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omi
         error: why it failed or was refused; None when every child finished or was aborted.
         is_refused: it was never accepted; the error is the caller's to mend.
         num_preemptions: how often its blocks were taken and recomputed.
+        num_draft_tokens: guesses of its next tokens that were checked.
+        num_accepted_tokens: of those, the ones that were right.
     """
 
     request_id: int
     error: ErrorInfo | None = None
     is_refused: bool = False
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
@@ -117,6 +121,9 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     num_executor_restarts: int = 0  # counter
     device_s: float = 0.0  # counter: seconds that the device computed
     host_gap_s: float = 0.0  # counter: seconds that it idled between steps, waiting for the next one's launch
+    num_draft_checks: int = 0  # counter: rows of steps that checked drafts
+    num_draft_tokens: int = 0  # counter: drafts that were checked
+    accepted_at: tuple[int, ...] = ()  # counters: by place among a row's drafts, how many were accepted there
     is_serving: bool = True  # False from an executor's death or stall until another one takes steps
 
 

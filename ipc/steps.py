@@ -76,6 +76,9 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
         num_draws: 0 for a prefill chunk that does not reach the row's last token; 1 as a rule; n where a prefill
             with n children ends: one draw per child 0..n-1 from the same logits. The row itself appends draw 0.
         replaced_block: (index, block_id) when copy on write gives the row another block there, or None.
+        draft_token_ids: guesses of what follows the row's last token, which are computed behind it in this step; they
+            count among num_scheduled_tokens. A draw follows the last token and each draft, up to the first that is not
+            the draft behind it.
         drawn_token_ids: what the row has drawn since it was last scheduled, where pipeline stages follow each other:
             only the last of them draws. Its ranks have these tokens already.
     """
@@ -87,6 +90,7 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     new_block_ids: list[int] = []
     replaced_block: tuple[int, int] | None = None
     drawn_token_ids: list[int] = []
+    draft_token_ids: list[int] = []
 
 
 class ExecuteStep(Message, frozen=True, kw_only=True):
@@ -115,8 +119,9 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     """What a step gave one row. Rows without draws, prompt logprobs or errors are left out of a StepResult.
 
     Attributes:
-        token_ids: one per draw.
-        logprobs: one per draw, or empty.
+        token_ids: one per draw; of a row with drafts, those drafts that were drawn, and the token drawn after them.
+        logprobs: one per token, or empty.
+        next_draft_ids: guesses of what follows these tokens, for the row's next step.
         prompt_logprobs: for prompt positions prompt_logprobs_start, +1, ...: each the logprob of the token there.
         error: this row failed in preparation or has no token left to draw; the other rows are not touched. The row is
             dead from then on: a step that was sent ahead may still name it, and it is removed with a later one.
@@ -127,6 +132,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
     prompt_logprobs_start: int = 0
+    next_draft_ids: list[int] = []
     error: ErrorInfo | None = None
 
 

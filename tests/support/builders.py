@@ -10,6 +10,7 @@ from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.parallel_config import ParallelConfig
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
+from pagewire.ipc.speculative_config import SpeculativeConfig
 from pagewire.ipc.steps import NewRow
 from pagewire.ipc.validation import RequestLimits
 from tests.support.engine_driver import EngineDriver
@@ -75,8 +76,12 @@ def build_driver(
     max_waiting_tokens: int = 0,
     fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
     pp: int = 1,
+    max_drafts: int = 0,
 ) -> EngineDriver:
     """Return an engine over a fake executor, whose steps take 1 ms a token; prefills are not limited."""
+    speculative = SpeculativeConfig()
+    if max_drafts:
+        speculative = SpeculativeConfig(speculative_method="ngram", num_speculative_tokens=max_drafts)
     config = EngineConfig(
         cache=CacheConfig(block_size=block_size, enable_prefix_caching=caching),
         scheduler=SchedulerConfig(
@@ -89,6 +94,7 @@ def build_driver(
             max_waiting_tokens=max_waiting_tokens,
         ),
         parallel=ParallelConfig(pipeline_parallel_size=pp),
+        speculative=speculative,
     )
     limits = RequestLimits(
         max_model_len=max_model_len,
@@ -105,6 +111,11 @@ def build_driver(
         executor_epoch=1,
     )
     executor = FakeExecutor(
-        num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, fails=fails, num_stages=pp
+        num_blocks=num_blocks,
+        block_size=block_size,
+        vocab_size=vocab_size,
+        fails=fails,
+        num_stages=pp,
+        max_drafts=max_drafts,
     )
     return EngineDriver(engine, executor, max_model_len=max_model_len, pp=pp)

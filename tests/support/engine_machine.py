@@ -24,11 +24,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     Attributes:
         pp: pipeline stages of the executor.
+        max_drafts: guesses that it offers with each draw.
         total_steps: of the engines that were left at the end of each run.
         build: makes a driver like the first one.
     """
 
     pp = 1
+    max_drafts = 0
     total_steps = 0
 
     driver: EngineDriver
@@ -62,6 +64,7 @@ class EngineMachine(RuleBasedStateMachine):
             vocab_size=VOCAB_SIZE,
             fails=_fails,
             pp=self.pp,
+            max_drafts=self.max_drafts,
         )
         self.driver = self.build()
 
@@ -138,9 +141,10 @@ class EngineMachine(RuleBasedStateMachine):
         type(self).total_steps += self.driver.engine.stats.num_steps
 
     @classmethod
-    def with_stages(cls, pp: int) -> type[EngineMachine]:
-        """Return the machine over an executor of so many stages, with counters of its own."""
-        return type(f"{cls.__name__}Over{pp}Stages", (cls,), {"pp": pp, "total_steps": 0})
+    def over(cls, *, pp: int, max_drafts: int) -> type[EngineMachine]:
+        """Return the machine over an executor of so many stages and drafts, with counters of its own."""
+        options = {"pp": pp, "max_drafts": max_drafts, "total_steps": 0}
+        return type(f"{cls.__name__}Over{pp}StagesWith{max_drafts}Drafts", (cls,), options)
 
     def check_salts_stay_apart(self):
         salts = {}

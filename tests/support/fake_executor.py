@@ -21,6 +21,7 @@ from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow, Ste
 
 GARBAGE = b"garbage"
 TOKEN_S = 0.001  # what a step says that it took, per token
+DRAFT_S = 0.00005  # per draft: cheap, so that they are checked
 POISON = -1  # drawn by rows that read garbage; must never be committed
 
 
@@ -43,6 +44,7 @@ class _Row:
     sampling: Sampling
     prefixes: list[bytes] = field(default_factory=list)  # prefixes[i]: digest of tokens[0..i]
     error: ErrorInfo | None = None
+    drafts: list[int] = field(default_factory=list)  # that the step at hand checks
     told_tokens: list[int] = field(default_factory=list)  # what stages that draw nothing know of `tokens`
 
     def __post_init__(self) -> None:
@@ -64,6 +66,7 @@ class FakeExecutor:
         fails: says which new rows fail in preparation, and how.
         num_stages: of the pipeline that it plays. Only the last stage draws: what a row has drawn is known to the others
             as far as steps tell, and they must know all of a row's tokens whenever it is scheduled.
+        max_drafts: guesses that it offers with each draw; some are right, some are not.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class FakeExecutor:
         vocab_size: int,
         fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
         num_stages: int = 1,
+        max_drafts: int = 0,
     ) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
@@ -83,6 +87,7 @@ class FakeExecutor:
         self.num_computed_tokens = 0
         self._fails = fails
         self._num_stages = num_stages
+        self._max_drafts = max_drafts
         self._num_failed = 0
         self._highest_row_id = 0
         self._last_step_id = 0
@@ -98,7 +103,9 @@ class FakeExecutor:
             self._add_row(new)
         self._store(step.rows)
         results = [result for share in step.rows if (result := self._attend_and_draw(share)) is not None]
-        step_s = TOKEN_S * sum(share.num_scheduled_tokens for share in step.rows)
+        num_drafts = sum(len(share.draft_token_ids) for share in step.rows)
+        num_tokens = sum(share.num_scheduled_tokens for share in step.rows) - num_drafts
+        step_s = TOKEN_S * num_tokens + DRAFT_S * num_drafts
         return StepResult(executor_epoch=step.executor_epoch, step_id=step.step_id, rows=results, step_s=step_s)
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
@@ -138,16 +145,24 @@ class FakeExecutor:
             self._tell(share, row)
             _require(share.num_scheduled_tokens > 0, f"row {share.row_id} computes nothing")
             _require(start == row.num_computed_tokens, f"row {share.row_id} goes on at {start}")
-            _require(end <= len(row.tokens), f"row {share.row_id} is sent beyond its {len(row.tokens)} tokens")
             _require(end <= len(row.block_table) * self.block_size, f"row {share.row_id} lacks blocks for {end} tokens")
+            row.drafts = share.draft_token_ids
+            if row.drafts:
+                _require(share.num_draws == 1, f"row {share.row_id} checks drafts with {share.num_draws} draws")
+                _require(end - start == 1 + len(row.drafts), f"row {share.row_id} computes more than its drafts")
+                end -= len(row.drafts)
+            _require(end <= len(row.tokens), f"row {share.row_id} is sent beyond its {len(row.tokens)} tokens")
             _require((share.num_draws > 0) == (end == len(row.tokens)), f"row {share.row_id} draws at {end}")
             row.num_computed_tokens = end
             self.num_computed_tokens += end - start
-            for position in range(start, end):
+            contents = [row.prefix(position) for position in range(start, end)]
+            for draft in row.drafts:
+                contents.append(_digest(contents[-1], draft))
+            for position, content in enumerate(contents, start):
                 slot = self._slot(row, position)
                 _require(slot not in written, f"two rows write slot {slot} in one step")
                 written.add(slot)
-                self.slots[slot] = row.prefix(position)
+                self.slots[slot] = content
 
     def _tell(self, share: ScheduledRow, row: _Row) -> None:
         if self._num_stages == 1:
@@ -172,8 +187,14 @@ class FakeExecutor:
         if is_poisoned:
             for position in range(share.num_computed_tokens, end):
                 self.slots[self._slot(row, position)] = GARBAGE
-        drawn = [POISON] * share.num_draws if is_poisoned else self._draw(row, share.num_draws)
-        row.tokens.extend(drawn[:1])
+        if is_poisoned:
+            drawn = [POISON] * share.num_draws
+            row.tokens.extend(drawn[:1])
+        elif row.drafts:
+            drawn = self._check_drafts(row)
+        else:
+            drawn = self._draw(row, share.num_draws)
+            row.tokens.extend(drawn[:1])
         prompt_logprobs = self._prompt_logprobs(row, share)
         if not drawn and not prompt_logprobs:
             return None
@@ -182,9 +203,36 @@ class FakeExecutor:
             row_id=share.row_id,
             token_ids=drawn,
             logprobs=[logprob_of(token) for token in drawn] if wants_logprobs else [],
+            next_draft_ids=self._guess(row) if drawn and not is_poisoned else [],
             prompt_logprobs=prompt_logprobs,
             prompt_logprobs_start=share.num_computed_tokens + 1,
         )
+
+    def _check_drafts(self, row: _Row) -> list[int]:
+        drawn = self._draw(row, 1)
+        row.tokens.extend(drawn)
+        for draft in row.drafts:
+            if draft != drawn[-1]:
+                break
+            position = row.num_computed_tokens
+            found = self.slots[self._slot(row, position)]
+            _require(found == row.prefix(position), f"an accepted draft at position {position} is not what was written")
+            row.num_computed_tokens += 1
+            drawn += self._draw(row, 1)
+            row.tokens.append(drawn[-1])
+        return drawn
+
+    def _guess(self, row: _Row) -> list[int]:
+        """Return what the row would draw next, or from some place on something else."""
+        prefix, guesses = row.prefix(len(row.tokens) - 1), list[int]()
+        is_right = True
+        for index in range(prefix[0] % (self._max_drafts + 1)):
+            output_index = len(row.tokens) + index - row.num_prompt_tokens
+            guess = draw_token(prefix, row.sampling, row.child, output_index, self.vocab_size)
+            is_right = is_right and prefix[1] % 4 > 0
+            guesses.append(guess if is_right else (guess + 1) % self.vocab_size)
+            prefix = _digest(prefix, guesses[-1])
+        return guesses
 
     def _draw(self, row: _Row, num_draws: int) -> list[int]:
         prefix = row.prefix(row.num_computed_tokens - 1)

@@ -15,9 +15,11 @@ from tests.support.engine_machine import HEADS, VOCAB_SIZE, EngineMachine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pp", "num_examples"), [(1, 80), (2, 60), (4, 20)])
-def test_random_events_keep_every_invariant(pp: int, num_examples: int):
-    machine = EngineMachine.with_stages(pp)
+@pytest.mark.parametrize(
+    ("pp", "max_drafts", "num_examples"), [(1, 0, 80), (2, 0, 60), (4, 0, 20), (1, 4, 80), (2, 3, 30)]
+)
+def test_random_events_keep_every_invariant(pp: int, max_drafts: int, num_examples: int):
+    machine = EngineMachine.over(pp=pp, max_drafts=max_drafts)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -28,10 +30,10 @@ def test_random_events_keep_every_invariant(pp: int, num_examples: int):
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert machine.total_steps >= 25 * num_examples
+    assert machine.total_steps >= 20 * num_examples
 
 
-def run_busy_trace(seed: int, pp: int) -> EngineDriver:
+def run_busy_trace(seed: int, pp: int, max_drafts: int = 0) -> EngineDriver:
     """Press more requests into a small pool than it holds, with as many results late as there may be."""
     rng = random.Random(seed)
     block_size = rng.choice([1, 2, 4])
@@ -49,6 +51,7 @@ def run_busy_trace(seed: int, pp: int) -> EngineDriver:
         policy=policy,
         vocab_size=VOCAB_SIZE,
         pp=pp,
+        max_drafts=max_drafts,
     )
     for request_id in range(1, 31):
         prompt = rng.choice(HEADS)[: rng.randint(2, 12)] + rng.choices(range(VOCAB_SIZE), k=rng.randint(0, 3))
@@ -83,3 +86,16 @@ def test_busy_traces_give_every_request_its_solo_answer(pp: int, num_traces: int
     assert sum(s.num_preemptions for s in stats) >= 12 * num_traces
     assert sum(s.prefix_cache_hits for s in stats) >= 60 * num_traces
     assert sum(len(step.block_copies) for driver in drivers for step in driver.steps) >= 3 * num_traces
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pp", "num_traces"), [(1, 12), (2, 6)])
+def test_drafts_change_no_answer_and_spare_steps(pp: int, num_traces: int):
+    drivers = [run_busy_trace(seed, pp, max_drafts=4) for seed in range(num_traces)]
+    stats = [driver.engine.stats for driver in drivers]
+    num_drafts, num_accepted = sum(s.num_draft_tokens for s in stats), sum(sum(s.accepted_at) for s in stats)
+    # Without these the traces would not reach what they are for.
+    assert num_drafts >= 100 * num_traces
+    assert num_drafts / 4 < num_accepted < num_drafts
+    assert max(len(s.accepted_at) for s in stats) == 4
+    assert sum(s.num_preemptions for s in stats) >= 8 * num_traces

@@ -72,11 +72,11 @@ class RestartMachine(EngineMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pp", "num_examples"), [(1, 60), (2, 40), (4, 15)])
-def test_random_events_and_deaths_lose_nothing(pp: int, num_examples: int):
+@pytest.mark.parametrize(("pp", "max_drafts", "num_examples"), [(1, 0, 60), (2, 0, 40), (4, 0, 15), (1, 4, 40)])
+def test_random_events_and_deaths_lose_nothing(pp: int, max_drafts: int, num_examples: int):
     RestartMachine.total_deaths = 0
     run_state_machine_as_test(
-        RestartMachine.with_stages(pp),
+        RestartMachine.over(pp=pp, max_drafts=max_drafts),
         settings=settings(
             derandomize=True,
             max_examples=num_examples,

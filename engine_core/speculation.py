@@ -1,0 +1,101 @@
+"""How many drafts a child's next step checks: as many as pay, by what was accepted so far and by what steps cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .request import Child
+from .step_costs import StepCosts
+
+# A child whose drafts do not pay tries one again after so many chances: its text may have come to a repetition.
+_PROBE_INTERVAL = 64
+# What a draft must bring beyond its cost: a step with drafts is awaited before the next one can be scheduled.
+_MARGIN = 1.2
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """What became of drafts since the core's start.
+
+    Attributes:
+        num_checks: rows of steps that checked drafts.
+        num_drafts: that were checked.
+        accepted_at: by place among a row's drafts, how many were accepted there.
+    """
+
+    num_checks: int = 0
+    num_drafts: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+
+    def count(self, num_drafts: int, num_accepted: int) -> None:
+        """Count a row's check in."""
+        self.num_checks += 1
+        self.num_drafts += num_drafts
+        self.accepted_at.extend([0] * (num_drafts - len(self.accepted_at)))
+        for place in range(num_accepted):
+            self.accepted_at[place] += 1
+
+
+class DraftPolicy:
+    """Grants drafts.
+
+    A draft at depth i is accepted with the i-th power of the child's rate. It pays if the token that it brings is worth
+    more than the time that it takes: time in which the step's decodes bring tokens at the rate that they do without.
+
+    Args:
+        max_drafts: most drafts of a child in a step; 0: there are none.
+    """
+
+    def __init__(self, max_drafts: int) -> None:
+        self._max_drafts = max_drafts
+        self.counts = DraftCounts()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there are drafts at all."""
+        return self._max_drafts > 0
+
+    def grant(self, child: Child, num_decodes: int, num_fitting: int, costs: StepCosts) -> list[int]:
+        """Return the drafts that a child's next step checks, a head of those that it has.
+
+        Args:
+            child: runs, and is about to decode.
+            num_decodes: children that decode in the step, this one included.
+            num_fitting: most drafts that the step has room for.
+            costs: what steps take.
+        """
+        offered = child.draft_token_ids
+        # The token drawn after the last draft still has to be within the request's length.
+        left = child.request.max_num_tokens - len(child.token_ids) - 1
+        most = min(len(offered), self._max_drafts, num_fitting, left)
+        if most <= 0:
+            return []
+        num_drafts = self._num_paying(child.acceptance.rate, most, num_decodes, costs)
+        if num_drafts == 0:
+            child.acceptance.num_chances += 1
+            if child.acceptance.num_chances < _PROBE_INTERVAL:
+                return []
+            num_drafts = 1
+        child.acceptance.num_chances = 0
+        return offered[:num_drafts]
+
+    def observe(self, child: Child, num_drafts: int, num_accepted: int) -> None:
+        """Learn from a step that has checked drafts of a child."""
+        child.acceptance.observe(num_drafts, num_accepted)
+        child.request.num_draft_tokens += num_drafts
+        child.request.num_accepted_tokens += num_accepted
+        self.counts.count(num_drafts, num_accepted)
+
+    def _num_paying(self, rate: float, most: int, num_decodes: int, costs: StepCosts) -> int:
+        decodes_s = costs.decodes_s(num_decodes)
+        if decodes_s == 0.0:
+            return most  # nothing is known yet
+        # Tokens that the decodes would bring in the time that a draft takes.
+        price = _MARGIN * costs.draft_s * num_decodes / decodes_s
+        chance, num_paying = 1.0, 0
+        while num_paying < most:
+            chance *= rate
+            if chance <= price:
+                break
+            num_paying += 1
+        return num_paying

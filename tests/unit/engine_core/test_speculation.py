@@ -1,0 +1,87 @@
+"""How many drafts a step checks."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewire.engine_core.request import Child, Request
+from pagewire.engine_core.speculation import DraftPolicy
+from pagewire.engine_core.step_costs import StepCosts, StepShape
+from tests.support.builders import build_request
+from tests.support.engine_driver import ALICE
+
+
+def child_with(num_drafts: int, *, max_tokens: int = 100, rate: float | None = None) -> Child:
+    message = build_request(1, [1, 2, 3], max_tokens=max_tokens)
+    child = Request(ALICE, message, arrival=1, now=0.0, max_model_len=1000, has_priority=False).children[0]
+    child.draft_token_ids = list(range(10, 10 + num_drafts))
+    if rate is not None:
+        for _ in range(60):
+            child.acceptance.observe(10, round(10 * rate) if rate < 1 else 10)
+    return child
+
+
+def costs_of(*, base_s: float, decode_s: float, draft_s: float) -> StepCosts:
+    """Return costs learned from steps of such a machine."""
+    costs = StepCosts()
+    for turn in range(400):
+        num_decodes, num_drafts = 1 + turn % 5, (turn // 5) % 4
+        shape = StepShape(num_decodes=num_decodes, num_drafts=num_drafts)
+        costs.observe(shape, base_s + decode_s * num_decodes + draft_s * num_drafts)
+    return costs
+
+
+CHEAP = costs_of(base_s=0.008, decode_s=0.0005, draft_s=0.0005)
+DEAR = costs_of(base_s=0.001, decode_s=0.005, draft_s=0.005)
+
+
+def test_costs_tell_drafts_from_decodes():
+    assert CHEAP.draft_s == pytest.approx(0.0005, rel=0.05)
+    assert CHEAP.decodes_s(2) == pytest.approx(0.009, rel=0.05)
+
+
+def test_all_drafts_are_checked_where_they_cost_next_to_nothing():
+    assert DraftPolicy(5).grant(child_with(8), 1, 100, CHEAP) == [10, 11, 12, 13, 14]
+
+
+def test_nothing_is_known_of_costs_at_first_and_drafts_are_tried():
+    assert len(DraftPolicy(5).grant(child_with(3), 1, 100, StepCosts())) == 3
+
+
+@pytest.mark.parametrize(
+    ("num_drafts", "max_tokens", "num_fitting", "expected"),
+    [(0, 100, 9, 0), (4, 100, 2, 2), (4, 100, 0, 0), (4, 100, -3, 0), (4, 3, 9, 2), (4, 1, 9, 0)],
+)
+def test_drafts_end_where_the_offer_the_room_or_the_request_does(
+    num_drafts: int, max_tokens: int, num_fitting: int, expected: int
+):
+    child = child_with(num_drafts, max_tokens=max_tokens)
+    assert len(DraftPolicy(9).grant(child, 1, num_fitting, CHEAP)) == expected
+
+
+def test_a_draft_as_dear_as_a_decode_pays_for_a_child_alone_at_most():
+    assert DraftPolicy(4).grant(child_with(4, rate=0.5), 4, 100, DEAR) == []
+    assert DraftPolicy(4).grant(child_with(4, rate=1.0), 4, 100, DEAR) == []  # a step with drafts is awaited, too
+    assert len(DraftPolicy(4).grant(child_with(4, rate=1.0), 1, 100, DEAR)) == 4
+
+
+def test_more_company_leaves_fewer_drafts():
+    policy = DraftPolicy(8)
+    numbers = [len(policy.grant(child_with(8, rate=0.7), n, 100, CHEAP)) for n in (1, 4, 16, 64)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] > numbers[-1]
+
+
+def test_a_child_whose_drafts_do_not_pay_tries_one_now_and_then():
+    policy, child = DraftPolicy(4), child_with(4, rate=0.0)
+    grants = [len(policy.grant(child, 8, 100, DEAR)) for _ in range(200)]
+    assert sum(grants) == 3
+    assert set(grants) == {0, 1}
+
+
+def test_what_was_checked_is_counted_for_the_request_and_in_all():
+    policy, child = DraftPolicy(4), child_with(4)
+    policy.observe(child, 3, 2)
+    policy.observe(child, 2, 0)
+    assert (policy.counts.num_checks, policy.counts.num_drafts, policy.counts.accepted_at) == (2, 5, [1, 1, 0])
+    assert (child.request.num_draft_tokens, child.request.num_accepted_tokens) == (5, 2)
