@@ -24,6 +24,7 @@ def config_of(*, max_model_len: int | None = None, **parallel: Any) -> EngineCon
     [
         ({"tensor_parallel_size": 3}, "--tp 3.*4 heads.*possible are 1, 2, 4[.]"),
         ({"pipeline_parallel_size": 3}, "--pp 3.*2 layers; give at most as many"),
+        ({"tensor_parallel_size": 2, "enable_expert_parallel": True}, "--enable-expert-parallel.*no experts"),
     ],
 )
 def test_model_that_cannot_be_divided_is_refused_with_what_can_be(sizes: dict[str, int], message: str) -> None:
