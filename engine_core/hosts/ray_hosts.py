@@ -6,7 +6,6 @@ When one of them ends, all are placed anew: where a node was lost, nothing is kn
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from pagewire.ipc.curve import ClientKeys
 from pagewire.ipc.errors import MachineError, StartError
 from pagewire.ipc.hosts import AGENT_CRASH_EXIT_CODE, FromHost, HostSeat, PlacementPending
 
+from .bundles import choose_bundle, describe_resources, seat_bundles
 from .ray_actor import AgentOrder, HostActor
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class RayHosts:
         """Wait for the resources; the core knows how long."""
         group = placement_group([bundle] * self._num_ranks, strategy="PACK")
         while not group.wait(timeout_seconds=_PLACEMENT_POLL_S):
-            wanted = f"{self._num_ranks} x {_describe(bundle)}"
-            reason = f"Ray has no room for {wanted}: free are {_describe(ray.available_resources())}"
+            wanted = f"{self._num_ranks} x {describe_resources(bundle)}"
+            reason = f"Ray has no room for {wanted}: free are {describe_resources(ray.available_resources())}"
             self._tell(PlacementPending(reason=reason))
         return group
 
@@ -94,43 +94,6 @@ class RayHosts:
             ray.kill(actor)
 
 
-def choose_bundle(config: EngineConfig, resources: dict[str, float]) -> dict[str, float]:
-    """Return what one executor needs of a node: a GPU, or as many CPUs as it has threads.
-
-    Args:
-        config: of the engine; --device says which, and auto takes GPUs where the cluster has any.
-        resources: of the cluster.
-    """
-    device = config.model.device
-    if device == "cuda" or (device == "auto" and resources.get("GPU", 0) > 0):
-        return {"GPU": 1}
-    return {"CPU": config.model.cpu_threads or 1}
-
-
-def seat_bundles(nodes: dict[int, str], *, has_gpus: bool) -> dict[int, HostSeat]:
-    """Return the seat of each bundle: those of one node are neighbours, as ranks that share layers are.
-
-    Args:
-        nodes: the node of each bundle.
-        has_gpus: Ray shows each actor its own GPU alone; what CPUs there are, the executors of a node divide.
-    """
-    by_node = sorted(nodes, key=lambda number: (min(n for n in nodes if nodes[n] == nodes[number]), number))
-    num_on_node = Counter(nodes.values())
-    place_on_node: Counter[str] = Counter()
-    seats = {}
-    for index, number in enumerate(by_node):
-        node = nodes[number]
-        place = 0 if has_gpus else place_on_node[node]
-        seats[number] = HostSeat(
-            index=index,
-            num_hosts=len(nodes),
-            index_on_host=place,
-            num_on_host=1 if has_gpus else num_on_node[node],
-        )
-        place_on_node[node] += 1
-    return seats
-
-
 def _judge(ended: Handle, seat: HostSeat) -> None:
     """Say what ended an agent.
 
@@ -149,8 +112,3 @@ def _judge(ended: Handle, seat: HostSeat) -> None:
     if code >= 0 and code != AGENT_CRASH_EXIT_CODE:
         raise MachineError(f"the agent of executor {seat.index} ended with exit code {code}; its log says why.")
     logger.error("the agent of executor %d ended with exit code %d", seat.index, code)
-
-
-def _describe(resources: dict[str, float]) -> str:
-    known = {name: amount for name, amount in resources.items() if name in ("CPU", "GPU")}
-    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(known.items())) or "none"

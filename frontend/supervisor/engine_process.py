@@ -172,6 +172,11 @@ def start_cores(
         keys: of them all.
         core_module: what to run.
     """
+    if config.parallel.node_rank > 0:
+        raise ConfigError(
+            f"--node-rank {config.parallel.node_rank} has no engine of its own: host 0 has. Give it to `pagewire serve "
+            "MODEL`, which then computes for that engine."
+        )
     cores: list[EngineProcess] = []
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(stop_cores, cores)
