@@ -79,6 +79,11 @@ class LoadPlan:
         return min(self.model.tokenizer_size, self.model.vocab_size)
 
     @property
+    def answers(self) -> bool:
+        """Whether this executor is the one that answers steps."""
+        return self.placement.rank == self.config.parallel.mesh.output_rank
+
+    @property
     def num_sharing(self) -> int:
         """Executors that divide the device's memory; a GPU is one executor's own."""
         return 1 if self.device.is_asynchronous else self.placement.num_on_host

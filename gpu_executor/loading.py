@@ -37,6 +37,7 @@ from .profile_run import ProfileRun
 from .sampling.device_sampler import DeviceSampler
 from .sampling.pending import Drawing
 from .sampling.sampler import Sampler
+from .speculation.select import make_proposer
 from .weights import load_weights
 
 logger = logging.getLogger(__name__)
@@ -294,7 +295,8 @@ def _make_runner(
     batch = InputBatch(
         plan.limits.max_num_seqs, limits, plan.device.torch_device, drawing_device, draws=model.stage.is_last
     )
-    return ModelRunner(model, kv_cache, batch, sampler, graphs, link)
+    proposer = make_proposer(plan.config.speculative) if plan.answers else None
+    return ModelRunner(model, kv_cache, batch, sampler, graphs, link, proposer)
 
 
 def _run_one_token(runner: ModelRunner, epoch: int) -> None:

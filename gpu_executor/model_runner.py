@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -25,7 +26,10 @@ from .batch.step_plan import StepPlan
 from .devices.base import Device, Marker
 from .models.base import Model
 from .parallel.stage_link import StageLink
+from .sampling.draw import Drawn
 from .sampling.pending import Drawing, FinishedDraws, PendingDraws
+from .speculation.acceptance import accept
+from .speculation.proposer import Proposer, RowTokens
 from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results
 
 # Rows of logits that exist at once for prompt logprobs: a chunk of 512 positions over a vocabulary of 150,000 would
@@ -43,6 +47,7 @@ class ModelRunner:
         sampler: draws the tokens.
         graphs: run decodes, if there are any.
         link: to the pipeline stages before and after; None if there are none.
+        proposer: guesses what rows draw next, on the rank that answers; None: nobody does.
         clock: seconds, monotonic.
     """
 
@@ -54,6 +59,7 @@ class ModelRunner:
         sampler: Drawing,
         graphs: GraphedForward | None = None,
         link: StageLink | None = None,
+        proposer: Proposer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
@@ -62,6 +68,7 @@ class ModelRunner:
         self._sampler = sampler
         self._graphs = graphs
         self._link = link
+        self._proposer = proposer
         self._waited_s = 0.0  # for the stage before, in the step that is being computed
         self._clock = clock
         self._device = batch.drawing_device
@@ -118,6 +125,8 @@ class ModelRunner:
         started, self._waited_s = self._clock(), 0.0
         plan = self._batch.plan(step)
         self._batch.remove(step.removed_row_ids)
+        if self._proposer is not None:
+            self._proposer.forget(step.removed_row_ids)
         self._batch.add(plan.new_rows.values())
         inputs = self._batch.build_inputs(plan.rows) if plan.rows else None
         # Launched behind the upload of the inputs, which it has no part in, and before the step's first write.
@@ -148,14 +157,35 @@ class ModelRunner:
         # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
         drawing = [rows[i] for i in inputs.draw_rows]
-        drawn = {}
-        for row, of_row in zip(drawing, self._begin_draws(hidden, logits, drawing, inputs).collect(), strict=True):
-            if of_row.error is None:
-                self._batch.append_token(row.row_id, of_row.token_ids[0])
-            drawn[row.row_id] = RowResult(
-                row_id=row.row_id, token_ids=of_row.token_ids, logprobs=of_row.logprobs, error=of_row.error
+        draws = iter(self._begin_draws(hidden, logits, drawing, inputs).collect())
+        drawn: dict[int, Drawn] = {}
+        for row in drawing:
+            drafts = row.draft_token_ids
+            of_row = accept(drafts, list(islice(draws, 1 + len(drafts)))) if drafts else next(draws)
+            # Of several children, the row itself takes the first one's token.
+            for token_id in of_row.token_ids if row.num_draws == 1 else of_row.token_ids[:1]:
+                self._batch.append_token(row.row_id, token_id)
+            drawn[row.row_id] = of_row
+        guesses = self._propose(drawing, drawn)
+        results = {
+            row_id: RowResult(
+                row_id=row_id,
+                token_ids=of_row.token_ids,
+                logprobs=of_row.logprobs,
+                error=of_row.error,
+                next_draft_ids=guesses.get(row_id, []),
             )
-        return of_prompt, drawn
+            for row_id, of_row in drawn.items()
+        }
+        return of_prompt, results
+
+    def _propose(self, rows: Sequence[ScheduledRow], drawn: Mapping[int, Drawn]) -> dict[int, list[int]]:
+        """Return what is guessed to follow on what the rows have drawn, by row id."""
+        if self._proposer is None:
+            return {}
+        row_ids = [row.row_id for row in rows if row.num_draws == 1 and drawn[row.row_id].error is None]
+        tokens = [RowTokens(row_id, self._batch.history_of(row_id).token_ids) for row_id in row_ids]
+        return dict(zip(row_ids, self._proposer.propose(tokens), strict=True))
 
     def _launch_on(self, device: Device, step: ExecuteStep, plan: StepPlan, inputs: StepInputs) -> LaunchedStep:
         """Launch a step whose draws are made on the device, if here."""
@@ -231,9 +261,10 @@ class ModelRunner:
         """Draw for the rows that ask for it."""
         if not drawing:
             return FinishedDraws([])
-        if len(drawing) != hidden.shape[0]:  # otherwise each token is a row that draws
-            hidden = hidden[inputs.metadata.logits_indices[: len(drawing)]]
-        return self._sampler.begin(self._model, hidden, self._batch.draws_of(drawing), logits)
+        draws = self._batch.draws_of(drawing)
+        if len(draws) != hidden.shape[0]:  # otherwise each token is drawn behind
+            hidden = hidden[inputs.metadata.logits_indices[: len(draws)]]
+        return self._sampler.begin(self._model, hidden, draws, logits)
 
     def _all_prompt_logprobs(
         self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs

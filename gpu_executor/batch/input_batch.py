@@ -160,18 +160,27 @@ class InputBatch:
         return TokenHistory(self._table.tokens_of(index), self._table.num_prompt_tokens[index])
 
     def draws_of(self, rows: Sequence[ScheduledRow]) -> list[Draw]:
-        """Return what some rows that draw are asked for; valid until their next tokens."""
-        kept_tokens = None if self._device_inputs is None else self._device_inputs.tokens
+        """Return what some rows that draw are asked for, with drafts behind each of them too.
+
+        Valid until the rows' next tokens.
+        """
         draws = []
         for row in rows:
-            row_sampling, history, kept = self._sampling_of[row.row_id], None, None
-            if row_sampling.needs_logits:
-                index = self._index_of[row.row_id]
-                history = TokenHistory(self._table.tokens_of(index), self._table.num_prompt_tokens[index])
-                if kept_tokens is not None and row_sampling.is_penalized:
-                    kept = kept_tokens.of(index)
-            draws.append(Draw(row_sampling, history, row.num_draws, kept))
+            for num_drafts in range(1 + len(row.draft_token_ids)):
+                draws.append(self._draw_of(row, num_drafts))
         return draws
+
+    def _draw_of(self, row: ScheduledRow, num_drafts: int) -> Draw:
+        """Return what is asked for behind a row's last token, or behind so many drafts as if they were tokens."""
+        row_sampling = self._sampling_of[row.row_id]
+        if not row_sampling.needs_logits:
+            return Draw(row_sampling, None, row.num_draws)
+        index = self._index_of[row.row_id]
+        history = TokenHistory(self._table.tokens_of(index, num_drafts), self._table.num_prompt_tokens[index])
+        kept = None
+        if self._device_inputs is not None and row_sampling.is_penalized:
+            kept = self._device_inputs.tokens.of(index)
+        return Draw(row_sampling, history, row.num_draws, kept)
 
     def block_table_of(self, row_id: int) -> list[int]:
         """Return a row's block ids, in order."""
@@ -249,6 +258,8 @@ class InputBatch:
         draw_rows = [i for i, row in enumerate(rows) if row.num_draws and self._draws]
         spans = self._prompt_spans(rows, layout.query_starts) if self._prompt_reporters else []
         logits_indices = layout.query_starts[1:][draw_rows] - 1
+        if layout.max_query_len > 1 and any(row.draft_token_ids for row in rows):
+            logits_indices = _with_drafts(logits_indices, [rows[i] for i in draw_rows])
         if spans:
             of_spans = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
             logits_indices = np.concatenate([logits_indices, *of_spans])
@@ -293,6 +304,8 @@ class InputBatch:
             if self._device_inputs is not None:
                 end = self._table.num_blocks[index]
                 self._device_inputs.note_blocks(index, end - len(row.new_block_ids), end)
+        if row.draft_token_ids:
+            self._table.place_drafts(index, row.draft_token_ids)
         if row.replaced_block is not None:
             place, block_id = row.replaced_block
             self._table.block_tables[index, place] = block_id
@@ -315,3 +328,15 @@ class InputBatch:
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+def _with_drafts(last_tokens: np.ndarray, rows: Sequence[ScheduledRow]) -> np.ndarray:
+    """Return the tokens that rows draw behind: each row's last one of the step, and before it those with drafts behind.
+
+    Args:
+        last_tokens: [num_rows] int64, indices among the step's tokens.
+        rows: that draw.
+    """
+    counts = np.array([1 + len(row.draft_token_ids) for row in rows])
+    firsts = last_tokens - counts + 1
+    return firsts.repeat(counts) + np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)

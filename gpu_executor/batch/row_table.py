@@ -67,6 +67,14 @@ class RowTable:
         self.token_ids[index, place] = token_id
         self.num_tokens[index] = place + 1
 
+    def place_drafts(self, index: int, token_ids: Sequence[int]) -> None:
+        """Put guesses behind a row's tokens, for the step at hand; they don't become tokens of it."""
+        start = self.num_tokens[index]
+        end = start + len(token_ids)
+        if end > self.token_ids.shape[1]:
+            self.token_ids = _widen(self.token_ids, end)
+        self.token_ids[index, start:end] = token_ids
+
     def append_blocks(self, index: int, block_ids: np.ndarray | Sequence[int]) -> None:
         """Add block ids at the end of a row's block table."""
         start = self.num_blocks[index]
@@ -76,9 +84,12 @@ class RowTable:
         self.block_tables[index, start:end] = block_ids
         self.num_blocks[index] = end
 
-    def tokens_of(self, index: int) -> np.ndarray:
-        """Return a row's tokens: [num_tokens] int32, a view that later appends may leave behind."""
-        return self.token_ids[index, : self.num_tokens[index]]
+    def tokens_of(self, index: int, num_drafts: int = 0) -> np.ndarray:
+        """Return a row's tokens, and drafts behind them: [num_tokens + num_drafts] int32.
+
+        A view that later appends may leave behind.
+        """
+        return self.token_ids[index, : self.num_tokens[index] + num_drafts]
 
     def blocks_of(self, index: int) -> np.ndarray:
         """Return a row's block table: [num_blocks] int32, a view."""

@@ -36,7 +36,7 @@ class StepInputs:
     Attributes:
         input_ids: [num_tokens] int64.
         metadata: where they sit. Its logits_indices are those of the draws, in row order, then of the prompt spans.
-        draw_rows: rows (indices into the step's rows) that draw here, in order.
+        draw_rows: rows (indices into the step's rows) that draw here, in order; one with drafts draws behind each too.
         prompt_spans: positions that want prompt logprobs.
         is_decode: whether each row computes one token and draws from it.
         draw_places: where the drawn tokens are kept; None where draws are made on the host.

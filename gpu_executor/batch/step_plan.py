@@ -106,6 +106,7 @@ def plan_step(
             if takes_drawn_tokens and row.drawn_token_ids:
                 _check_token_ids("drawn_token_ids", row.drawn_token_ids, limits)
                 state = state._replace(num_tokens=state.num_tokens + len(row.drawn_token_ids))
+            _check_token_ids("draft_token_ids", row.draft_token_ids, limits)
             _check_scheduled(row, state, limits)
         except PagewireError as exc:
             plan.errors[row.row_id] = exc.to_info()
@@ -152,7 +153,10 @@ def _check_token_ids(name: str, ids: Sequence[int], limits: RowLimits) -> None:
 
 
 def _check_scheduled(row: ScheduledRow, state: RowState, limits: RowLimits) -> None:
-    end = row.num_computed_tokens + row.num_scheduled_tokens
+    room_end = row.num_computed_tokens + row.num_scheduled_tokens
+    end = room_end - len(row.draft_token_ids)
+    if row.draft_token_ids and (row.num_draws != 1 or end - row.num_computed_tokens != 1):
+        raise EngineError(f"row {row.row_id} has drafts, which come behind a row's last token alone, and one draw")
     if row.num_computed_tokens < 0 or row.num_scheduled_tokens < 1 or end > state.num_tokens:
         raise EngineError(
             f"row {row.row_id} is to compute tokens [{row.num_computed_tokens}, {end}) of {state.num_tokens}"
@@ -166,9 +170,9 @@ def _check_scheduled(row: ScheduledRow, state: RowState, limits: RowLimits) -> N
     if row.new_block_ids:
         _check_blocks(row.row_id, row.new_block_ids, limits)
         num_blocks += len(row.new_block_ids)
-    if num_blocks * limits.block_size < end:
+    if num_blocks * limits.block_size < room_end:
         raise EngineError(
-            f"row {row.row_id} has {num_blocks} blocks of {limits.block_size} tokens, too few for {end} tokens"
+            f"row {row.row_id} has {num_blocks} blocks of {limits.block_size} tokens, too few for {room_end} tokens"
         )
     if row.replaced_block is not None:
         index, block_id = row.replaced_block
