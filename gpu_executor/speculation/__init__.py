@@ -1,0 +1,1 @@
+"""Guesses of what rows draw next, and which of them were right."""

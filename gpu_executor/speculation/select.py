@@ -1,0 +1,21 @@
+"""Who guesses tokens: the one place where it is chosen, once at start."""
+
+from __future__ import annotations
+
+from pagewire.ipc.speculative_config import SpeculativeConfig
+
+from .prompt_lookup import PromptLookup
+from .proposer import Proposer
+
+
+def make_proposer(config: SpeculativeConfig) -> Proposer | None:
+    """Return what guesses, None if nobody is to."""
+    match config.method:
+        case None:
+            return None
+        case "ngram":
+            return PromptLookup(
+                config.num_tokens, longest=config.prompt_lookup_max, shortest=config.prompt_lookup_min
+            )
+        case "suffix" | "draft_model":
+            raise NotImplementedError(config.method)
