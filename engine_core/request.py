@@ -68,6 +68,7 @@ class Request:
     __slots__ = (
         "arrival",
         "arrival_s",
+        "cache_salt",
         "children",
         "client",
         "deadline_s",
@@ -106,6 +107,7 @@ class Request:
         self.num_prompt_tokens = len(message.inputs.prompt_token_ids)
         room = max_model_len - self.num_prompt_tokens
         self.max_num_tokens = self.num_prompt_tokens + (room if task.max_tokens is None else min(task.max_tokens, room))
+        self.cache_salt = message.cache_salt
         self.extras: Extras = cache_extras(salt=message.cache_salt)
         self.arrival = arrival
         self.arrival_s = now

@@ -69,6 +69,7 @@ class StepBuilder:
             num_computed_tokens=item.num_computed_tokens,
             block_table=list(child.block_ids),
             sampling=child.request.sampling,
+            salt=child.request.cache_salt,
         )
 
     def _take_draws(self, child: Child) -> list[int]:

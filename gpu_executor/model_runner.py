@@ -184,7 +184,7 @@ class ModelRunner:
         if self._proposer is None:
             return {}
         row_ids = [row.row_id for row in rows if row.num_draws == 1 and drawn[row.row_id].error is None]
-        tokens = [RowTokens(row_id, self._batch.history_of(row_id).token_ids) for row_id in row_ids]
+        tokens = [RowTokens(row_id, *self._batch.history_of(row_id), self._batch.salt_of(row_id)) for row_id in row_ids]
         return dict(zip(row_ids, self._proposer.propose(tokens), strict=True))
 
     def _launch_on(self, device: Device, step: ExecuteStep, plan: StepPlan, inputs: StepInputs) -> LaunchedStep:

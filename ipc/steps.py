@@ -54,6 +54,7 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
         num_prompt_tokens: how many of them are prompt; never changes, so penalties and counters survive preemption.
         num_computed_tokens: KV of these is in the block table already.
         block_table: its block ids, in order.
+        salt: of the request's prefix cache: what one row wrote may be guessed for others of the same salt alone.
     """
 
     row_id: int
@@ -63,6 +64,7 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     num_computed_tokens: int
     block_table: list[int]
     sampling: Sampling
+    salt: str = ""
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

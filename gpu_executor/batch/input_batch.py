@@ -75,6 +75,7 @@ class InputBatch:
             self._device_inputs = DeviceInputs(drawing_device, self._table, limits.block_size)
         self._index_of: dict[int, int] = {}  # row id -> index into the table
         self._sampling_of: dict[int, RowSampling] = {}
+        self._salt_of: dict[int, str] = {}
         self._prompt_reporters: set[int] = set()  # rows that want prompt logprobs
         self._token_readers: set[int] = set()  # rows whose draws need the tokens before on the host
         self._failed: set[int] = set()  # table indices of rows for which a draw failed
@@ -115,6 +116,7 @@ class InputBatch:
             if index is not None:
                 self._decode_step = None
                 del self._sampling_of[row_id]
+                del self._salt_of[row_id]
                 self._prompt_reporters.discard(row_id)
                 self._token_readers.discard(row_id)
                 self._failed.discard(index)
@@ -129,6 +131,7 @@ class InputBatch:
             index = self._table.add(row.token_ids, row.num_prompt_tokens, row.block_table)
             self._index_of[row.row_id] = index
             self._sampling_of[row.row_id] = row.row_sampling
+            self._salt_of[row.row_id] = row.salt
             if self._draws and row.row_sampling.sampling.num_prompt_logprobs is not None:
                 self._prompt_reporters.add(row.row_id)
             if self._device_inputs is not None:
@@ -153,6 +156,10 @@ class InputBatch:
     def sampling_of(self, row_id: int) -> RowSampling:
         """Return how a row draws."""
         return self._sampling_of[row_id]
+
+    def salt_of(self, row_id: int) -> str:
+        """Return the salt of a row's request."""
+        return self._salt_of[row_id]
 
     def history_of(self, row_id: int) -> TokenHistory:
         """Return a row's tokens so far; valid until the row's next token."""

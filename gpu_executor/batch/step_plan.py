@@ -27,6 +27,7 @@ class PreparedRow:
     num_prompt_tokens: int
     block_table: np.ndarray
     row_sampling: RowSampling
+    salt: str = ""
 
 
 @dataclass(slots=True)
@@ -141,6 +142,7 @@ def _prepare(row: NewRow, limits: RowLimits) -> PreparedRow:
         num_prompt_tokens=row.num_prompt_tokens,
         block_table=np.array(row.block_table, dtype=np.int32),
         row_sampling=RowSampling.prepare(sampling, row.child, limits.num_drawable),
+        salt=row.salt,
     )
 
 

@@ -8,6 +8,7 @@ Source: Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,32 +36,42 @@ class PromptLookup:
         """See `Proposer.forget`."""
 
     def _look_up(self, token_ids: np.ndarray) -> list[int]:
-        end = find_last_run(token_ids, self._longest, self._shortest)
-        return [] if end is None else continuation(token_ids, end, self._num_tokens)
+        run = find_last_run(token_ids, token_ids[:-1], self._longest, self._shortest)
+        return [] if run is None else continuation(token_ids, run.end, self._num_tokens)
 
 
-def find_last_run(token_ids: np.ndarray, longest: int, shortest: int) -> int | None:
-    """Return where the last tokens occurred before, the latest place of the longest run of them.
+class Run(NamedTuple):
+    """Where a run of tokens was found.
+
+    Attributes:
+        end: the index behind it, where what followed begins.
+        length: its tokens.
+    """
+
+    end: int
+    length: int
+
+
+def find_last_run(token_ids: np.ndarray, text: np.ndarray, longest: int, shortest: int) -> Run | None:
+    """Return where the last tokens of a row occur in a text: the latest place of the longest run of them.
 
     Args:
-        token_ids: [num_tokens] int32.
+        token_ids: [num_tokens] int32, the row.
+        text: [any number] int32.
         longest: most tokens of the run.
         shortest: fewest.
-
-    Returns:
-        The index behind that earlier run, where what followed it begins; None if there is none.
     """
     num_tokens = len(token_ids)
-    ends = np.flatnonzero(token_ids[:-1] == token_ids[-1]) + 1  # behind an equal last token
-    found: int | None = None
-    for length in range(1, min(longest, num_tokens - 1) + 1):
+    ends = np.flatnonzero(text == token_ids[-1]) + 1  # behind an equal last token
+    found: Run | None = None
+    for length in range(1, min(longest, num_tokens) + 1):
         if length > 1:
             ends = ends[ends >= length]
-            ends = ends[token_ids[ends - length] == token_ids[num_tokens - length]]
+            ends = ends[text[ends - length] == token_ids[num_tokens - length]]
         if ends.size == 0:
             break
         if length >= shortest:
-            found = int(ends[-1])
+            found = Run(int(ends[-1]), length)
     return found
 
 

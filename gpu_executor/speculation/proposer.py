@@ -14,10 +14,14 @@ class RowTokens(NamedTuple):
     Attributes:
         row_id: as the core knows it.
         token_ids: [num_tokens] int32, prompt and output, what was drawn included; a view.
+        num_prompt_tokens: how many of them are prompt.
+        salt: of its request: rows of another salt must learn nothing of it.
     """
 
     row_id: int
     token_ids: np.ndarray
+    num_prompt_tokens: int = 0
+    salt: str = ""
 
 
 class Proposer(Protocol):
@@ -32,5 +36,5 @@ class Proposer(Protocol):
         ...
 
     def forget(self, row_ids: Iterable[int]) -> None:
-        """Drop what is kept of rows that are gone."""
+        """Note that rows are gone; called while their tokens are still in their places."""
         ...

@@ -6,6 +6,7 @@ from pagewire.ipc.speculative_config import SpeculativeConfig
 
 from .prompt_lookup import PromptLookup
 from .proposer import Proposer
+from .suffix_lookup import SuffixLookup
 
 
 def make_proposer(config: SpeculativeConfig) -> Proposer | None:
@@ -14,8 +15,8 @@ def make_proposer(config: SpeculativeConfig) -> Proposer | None:
         case None:
             return None
         case "ngram":
-            return PromptLookup(
-                config.num_tokens, longest=config.prompt_lookup_max, shortest=config.prompt_lookup_min
-            )
-        case "suffix" | "draft_model":
+            return PromptLookup(config.num_tokens, longest=config.prompt_lookup_max, shortest=config.prompt_lookup_min)
+        case "suffix":
+            return SuffixLookup(config.num_tokens, shortest=config.prompt_lookup_min)
+        case "draft_model":
             raise NotImplementedError(config.method)
