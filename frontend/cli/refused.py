@@ -93,7 +93,7 @@ _NEEDLESS: Mapping[str, str] = {
     "uvicorn-log-level": "use --log-level",
     "disable-fastapi-docs": "there are no such pages",
     "disable-frontend-multiprocessing": "the frontend and the engine core are always processes of their own",
-    "disable-custom-all-reduce": "it runs on one device",
+    "disable-custom-all-reduce": "sums over ranks are gathered and added in rank order, or left to nccl",
     "use-v2-block-manager": "there is one block manager",
     "performance-mode": "use --max-num-seqs and --max-num-batched-tokens",
     # llama.cpp's
