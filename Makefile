@@ -1,5 +1,6 @@
 # make serve   an environment, the engine, and the packaged model on http://127.0.0.1:8000
 # make test    an environment and the whole test suite
+# make test-ray executors on a Ray cluster of two local nodes; installs Ray (another 280 MB)
 # make kernels compile the CPU kernels again, as far as their sources have changed (serve and test do so by themselves)
 # make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
 # make clean   remove what these made
@@ -22,7 +23,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 
 KERNEL_SOURCES := $(shell find gpu_executor/kernels/cpu/csrc -type f)
 
-.PHONY: serve test kernels check fix clean
+.PHONY: serve test test-ray kernels check fix clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -35,6 +36,10 @@ serve: $(VENV)/.installed $(VENV)/.kernels
 
 test: $(VENV)/.installed-dev $(VENV)/.kernels
 	$(PY) -m pytest -q $(ARGS)
+
+test-ray: $(VENV)/.installed-dev $(VENV)/.kernels
+	@$(PIP_INSTALL) --editable '.[dev,ray]'
+	$(PY) -m pytest -q tests/integration/test_ray.py $(ARGS)
 
 kernels: $(VENV)/.kernels
 

@@ -212,14 +212,17 @@ def estimate_workspace(
     tokens = limits.max_num_batched_tokens
     kv_heads = math.ceil(model.num_kv_heads / num_ranks)
     qkv = (math.ceil(model.num_heads / num_ranks) + 2 * kv_heads) * model.head_dim
-    intermediate = math.ceil(model.intermediate_size / num_ranks)
+    inner, mixture = math.ceil(model.intermediate_size / num_ranks), 0
+    if model.mixture is not None:
+        # All tokens may choose one expert, which ranks may hold whole; its rows and its output are kept besides.
+        inner, mixture = max(inner, model.mixture.intermediate_size), 3 * model.hidden_size
     gathered = num_ranks * model.hidden_size if num_ranks > 1 else 0
-    activations = tokens * (4 * model.hidden_size + 3 * qkv + 4 * intermediate + gathered)
+    activations = tokens * (4 * model.hidden_size + 3 * qkv + 4 * inner + mixture + gathered)
     attention = _ATTENTION_KEYS * kv_heads * (2 * model.head_dim + _SCORES_PER_KEY)
     logits_rows = max(min(limits.max_num_seqs, tokens), PROMPT_LOGPROBS_ROWS)
     # Logits and their processed copy; a draw over the whole vocabulary keeps some twenty 64-bit numbers a token.
     sampling = (2 * logits_rows + 2 * 20) * model.vocab_size
-    widest = max(math.ceil(model.vocab_size / num_ranks), 2 * intermediate, qkv) * model.hidden_size
+    widest = max(math.ceil(model.vocab_size / num_ranks), 2 * inner, qkv) * model.hidden_size
     widened = widest if widens and dtype != torch.float32 else 0
     return int(_WORKSPACE_SLACK * torch.float32.itemsize * (activations + attention + sampling) + 4 * widened)
 

@@ -130,7 +130,7 @@ class LaunchedStep(StepInFlight):
 
     def _settle_row(self, row_id: int, reserved: ReservedToken, drawn: Drawn) -> RowResult:
         if not self.batch.settle_token(reserved, drawn.token_ids[0] if drawn.error is None else None):
-            # It was launched before the step that failed it was done, with whatever token that step left.
+            # It was sent before the core knew of the failure, and computed with whatever token the failed draw left.
             error = EngineError(f"row {row_id} has failed in an earlier step")
             return RowResult(row_id=row_id, error=error.to_info())
         return RowResult(row_id=row_id, token_ids=drawn.token_ids, logprobs=drawn.logprobs, error=drawn.error)

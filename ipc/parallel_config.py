@@ -79,8 +79,6 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.nnodes > 1 or self.distributed_executor_backend == "ray"
 
     def _check_hosts(self) -> None:
-        if self.distributed_executor_backend == "ray":
-            raise ConfigError("--distributed-executor-backend ray is not supported yet; leave it out.")
         if self.nnodes == 1:
             for flag, is_given in (
                 ("--cluster-key-file", self.cluster_key_file is not None),

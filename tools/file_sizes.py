@@ -22,7 +22,7 @@ LARGE_ON_PURPOSE: dict[str, str] = {
     " the docstring and, most of them, in two calls",
     "gpu_executor/kernels/triton/attention_tile.py:attend_span": "22 arguments, one a line, three times",
     "gpu_executor/kernels/triton/attention_tile.py:_attend_keys": "24 arguments; the loop that follows is one softmax",
-    "gpu_executor/kernels/triton/quantized_matmul.py:quantized_matmul_kernel": "25 arguments, one a line; the loop that"
+    "gpu_executor/kernels/triton/quantized_matmul.py:quantized_steps": "20 arguments, one a line; the loop that"
     " follows is one product",
     "gpu_executor/kernels/triton/sampling/nucleus.py:redraw_kernel": "its arguments and those of its calls, one a line",
 }

@@ -75,7 +75,7 @@ class HostRegistry:
         self._num_hosts = num_hosts
         self._model_fingerprint = model_fingerprint
         self._hosts: dict[int, Host] = {}
-        self._last_look = -math.inf
+        self._last_look = math.inf
 
     @property
     def hosts(self) -> Mapping[int, Host]:

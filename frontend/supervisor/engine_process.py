@@ -6,6 +6,7 @@ Used alike by `pagewire serve`, `pagewire engine` and `LLM`: whoever starts the 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -40,6 +41,11 @@ def prepare_engine(config: EngineConfig) -> EngineConfig:
     Raises:
         ConfigError: the model is not found or not supported, or a flag does not fit it.
     """
+    if config.parallel.distributed_executor_backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            "--distributed-executor-backend ray needs Ray, which is not installed here: pip install 'pagewire[ray]', "
+            "on all nodes."
+        )
     options = config.model
     download_dir = None if options.download_dir is None else Path(options.download_dir)
     resolved = resolve_model(options.model, revision=options.revision, download_dir=download_dir)
@@ -166,6 +172,11 @@ def start_cores(
         keys: of them all.
         core_module: what to run.
     """
+    if config.parallel.node_rank > 0:
+        raise ConfigError(
+            f"--node-rank {config.parallel.node_rank} has no engine of its own: host 0 has. Give it to `pagewire serve "
+            "MODEL`, which then computes for that engine."
+        )
     cores: list[EngineProcess] = []
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(stop_cores, cores)

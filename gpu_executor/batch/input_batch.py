@@ -213,8 +213,10 @@ class InputBatch:
         return reserved
 
     def settle_token(self, reserved: ReservedToken, token_id: int | None) -> bool:
-        """Fill in a reserved token; None: nothing could be drawn, and the row ends before it.
+        """Fill in a reserved token; None: nothing could be drawn, and the row has failed.
 
+        A failed row is computed on, with whatever token the device has for it, until the core removes it. The steps
+        that were sent ahead have the same rows then whenever this is called, as ranks that compute them together must.
         A row that was removed meanwhile is passed over, whoever has its place now.
 
         Returns:
@@ -227,7 +229,6 @@ class InputBatch:
             return False
         if token_id is None:
             self._failed.add(index)
-            self._table.num_tokens[index] = position  # a step that names the row from here on fails its checks
         else:
             self._table.token_ids[index, position] = token_id
         return True

@@ -181,7 +181,10 @@ class HostAgent:
             error = MachineError(f"The core of host 0 was not there within {ARRIVAL_LIMIT_S:g} s.")
             self._end(error.to_info(), "this host gives up")
         elif now >= self._next_reminder:
-            logger.info("host 0 is not there yet; waiting up to %.0f s more", ARRIVAL_LIMIT_S - waited_s)
+            logger.info(
+                "host 0 does not answer: it is not there yet, or has another cluster key; waiting up to %.0f s more",
+                ARRIVAL_LIMIT_S - waited_s,
+            )
             self._next_reminder = now + _REMINDER_S
 
     def _lose_core(self, why: str) -> None:

@@ -149,8 +149,12 @@ class Ops(SmallOps):
         """Run norm, router and the chosen experts of one layer; arguments and results are those of `mlp_block`."""
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
-        choice = choose_experts(self.linear(x, w.router), w.num_chosen, is_renormalized=w.is_renormalized)
+        choice = self.choose_experts(self.linear(x, w.router), w.num_chosen, is_renormalized=w.is_renormalized)
         return self.ranks.sum_in_order(self.experts(x, choice, w)), residual
+
+    def choose_experts(self, logits: Tensor, num_chosen: int, *, is_renormalized: bool) -> ExpertChoice:
+        """Choose the likeliest experts of each token; see `expert_choice.choose_experts`, which this calls."""
+        return choose_experts(logits, num_chosen, is_renormalized=is_renormalized)
 
     def experts(self, x: Tensor, choice: ExpertChoice, weights: MixtureWeights) -> Tensor:
         """Compute each token by its experts of this rank, and add up what they give, in the order of experts.
@@ -169,7 +173,7 @@ class Ops(SmallOps):
         chosen, shares = choice.expert_ids.flatten(), choice.weights.flatten()
         by_expert = chosen.argsort(stable=True)
         num_pairs = torch.bincount(chosen, minlength=w.router.out_features).tolist()
-        pairs = by_expert.split(num_pairs)
+        pairs = torch.split(by_expert, num_pairs)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         for expert, mine in zip(w.experts, pairs[w.first_expert :], strict=False):  # later ranks have the rest
             if mine.numel() == 0:

@@ -80,7 +80,7 @@ class Draw(NamedTuple):
     Attributes:
         row_sampling: the request's parameters.
         history: the tokens before the draw; None where nothing reads them, for a row that needs no logits. Those that
-            are not known yet are -1 there: only rows whose `reads_token_ids` is not set have any.
+            are not known yet are -1 there: of rows whose `reads_token_ids` is set, only failed ones have any.
         num_draws: draws from this one row: for children row_sampling.child, +1, ...
         kept: for a penalized row whose tokens are kept on the device; otherwise the history has them all.
     """

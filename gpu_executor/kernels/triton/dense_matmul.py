@@ -18,6 +18,45 @@ from .launches.row import CompileCase, LaunchRow, pick
 from .split_sum import split_sum
 
 
+@triton.jit
+def dense_steps(
+    x_rows: tl.tensor,
+    weight_rows: tl.tensor,
+    is_row: tl.tensor,
+    is_real: tl.tensor,
+    first_step: tl.tensor,
+    last_step: tl.tensor,
+    in_features: tl.tensor,
+    IS_EVEN: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+) -> tl.tensor:
+    """Return the sums of a tile over some steps of BLOCK_K channels, [BLOCK_N, BLOCK_M] float32.
+
+    Args:
+        x_rows: [BLOCK_M] pointers to the first channels of activations; `is_row`: those that are there.
+        weight_rows: [BLOCK_N] pointers, of the weight; `is_real` likewise.
+    """
+    channels = first_step * BLOCK_K + tl.arange(0, BLOCK_K)
+    x_tile = x_rows[None, :] + channels[:, None]
+    weight_tile = weight_rows[:, None] + channels[None, :]
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for _ in range(first_step, last_step):
+        x_mask, weight_mask = is_row[None, :], is_real[:, None]
+        if not IS_EVEN:
+            is_channel = channels < in_features
+            x_mask, weight_mask = x_mask & is_channel[:, None], weight_mask & is_channel[None, :]
+        values = tl.load(x_tile, mask=x_mask, other=0.0).to(DOT_DTYPE)
+        weights = tl.load(weight_tile, mask=weight_mask, other=0.0).to(DOT_DTYPE)
+        total = tl.dot(weights, values, total, input_precision="ieee")
+        x_tile += BLOCK_K
+        weight_tile += BLOCK_K
+        channels += BLOCK_K
+    return total
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_steps", "steps_of_split"])
 def dense_matmul_kernel(
     x: tl.tensor,
@@ -49,21 +88,11 @@ def dense_matmul_kernel(
     is_row, is_real = m < num_rows, n < out_features
     first_step = split * steps_of_split
     last_step = tl.minimum(first_step + steps_of_split, num_steps)
-    channels = first_step * BLOCK_K + tl.arange(0, BLOCK_K)
-    x_tile = x + m[None, :] * x_stride + channels[:, None]
-    weight_tile = weight + n[:, None] * in_features + channels[None, :]
-    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-    for _ in range(first_step, last_step):
-        x_mask, weight_mask = is_row[None, :], is_real[:, None]
-        if not IS_EVEN:
-            is_channel = channels < in_features
-            x_mask, weight_mask = x_mask & is_channel[:, None], weight_mask & is_channel[None, :]
-        values = tl.load(x_tile, mask=x_mask, other=0.0).to(DOT_DTYPE)
-        weights = tl.load(weight_tile, mask=weight_mask, other=0.0).to(DOT_DTYPE)
-        total = tl.dot(weights, values, total, input_precision="ieee")
-        x_tile += BLOCK_K
-        weight_tile += BLOCK_K
-        channels += BLOCK_K
+    x_rows, weight_rows = x + m * x_stride, weight + n * in_features
+    total = dense_steps(
+        x_rows, weight_rows, is_row, is_real, first_step, last_step, in_features,
+        IS_EVEN, DOT_DTYPE, BLOCK_N, BLOCK_M, BLOCK_K,
+    )  # fmt: skip
     mask = is_row[None, :] & is_real[:, None]
     if NUM_SPLITS > 1:
         tl.store(out + (split * num_rows + m)[None, :] * out_features + n[:, None], total, mask=mask)

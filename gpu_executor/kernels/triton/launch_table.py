@@ -18,11 +18,12 @@ from . import (
     split_sum,
     store_kv,
 )
-from .launches import attention, elementwise, products, sampling
+from .launches import attention, elementwise, mixture, products, sampling
 from .launches.row import CompileCases, LaunchRow
+from .mixture import choose, combine, group, grouped_product
 from .sampling import best_tokens, bounds, draw, nucleus, penalties, settle, token_logprobs, top_groups
 
-TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.ROWS, *products.ROWS, *sampling.ROWS)
+TABLE: tuple[LaunchRow, ...] = (*attention.ROWS, *elementwise.ROWS, *products.ROWS, *mixture.ROWS, *sampling.ROWS)
 """Each kernel's rows, in the order in which they are tried."""
 
 COMPILE_CASES: Mapping[str, CompileCases] = {
@@ -41,6 +42,11 @@ COMPILE_CASES: Mapping[str, CompileCases] = {
     "dense_matmul": dense_matmul.compile_cases,
     "split_sum": split_sum.compile_cases,
     "dequantize": dequantize.compile_cases,
+    "choose_experts": choose.compile_cases,
+    "group_pairs": group.compile_cases,
+    "combine_experts": combine.compile_cases,
+    "grouped_dense": grouped_product.dense_cases,
+    "grouped_quantized": grouped_product.quantized_cases,
     "best_tokens": best_tokens.compile_cases,
     "settle": settle.compile_cases,
     "top_groups": top_groups.compile_cases,

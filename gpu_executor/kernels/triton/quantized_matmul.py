@@ -25,6 +25,76 @@ from .split_sum import split_sum
 from .unpack import unpack_floats, unpack_integers
 
 
+@triton.jit
+def quantized_steps(
+    x_rows: tl.tensor,
+    words: tl.tensor,
+    scales: tl.tensor,
+    n: tl.tensor,
+    is_row: tl.tensor,
+    first_step: tl.tensor,
+    last_step: tl.tensor,
+    in_features: tl.tensor,
+    padded_rows: tl.tensor,
+    WIDTH: tl.constexpr,
+    FIELDS: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    IS_STEPWISE: tl.constexpr,
+    HAS_MINIMUM: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    UNITS: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+) -> tl.tensor:
+    """Return the sums of a tile over some steps of UNITS units each, [BLOCK_N, BLOCK_M] float32.
+
+    Args:
+        x_rows: [BLOCK_M] pointers to the first channels of activations; `is_row`: those that are there.
+        words: the weight's, `scales` alike; see `PackedWeight`.
+        n: [BLOCK_N], its rows.
+    """
+    word = tl.arange(0, WIDTH)
+    first_unit = first_step.to(tl.int64) * UNITS
+    channel = first_step * (UNITS * FIELDS * WIDTH)
+    x_tile = x_rows[None, :] + channel + word[:, None]
+    word_tile = words + first_unit * padded_rows * WIDTH + n[:, None] * WIDTH + word[None, :]
+    scale_tile = scales + n
+    if IS_STEPWISE:  # a step has one entry of scales
+        scale_tile += first_step.to(tl.int64) * padded_rows
+    elif not IS_FLOAT:
+        scale_tile += first_unit * padded_rows
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for _ in range(first_step, last_step):
+        # Each step has a sum of its own: ptxas waits after every wgmma whose sums live on in the next step. And it
+        # rounds less, as small numbers are added to each other before they meet the total.
+        partial = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+        if IS_STEPWISE:
+            step_scales = tl.load(scale_tile)
+        for _unit in tl.static_range(UNITS):
+            codes = tl.load(word_tile)
+            unit_scales = 0 if IS_FLOAT else step_scales if IS_STEPWISE else tl.load(scale_tile)
+            for field in tl.static_range(FIELDS):
+                mask = is_row[None, :] if IS_EVEN else is_row[None, :] & (channel + word < in_features)[:, None]
+                values = tl.load(x_tile, mask=mask, other=0.0).to(DOT_DTYPE)
+                if IS_FLOAT:
+                    weight = unpack_floats(codes, field, DOT_DTYPE)
+                else:
+                    weight = unpack_integers(codes, unit_scales, field, FIELDS, HAS_MINIMUM, DOT_DTYPE)
+                partial = tl.dot(weight, values, partial, input_precision="ieee")
+                x_tile += WIDTH
+                channel += WIDTH
+            word_tile += padded_rows * WIDTH
+            if not IS_FLOAT and not IS_STEPWISE:
+                scale_tile += padded_rows
+        total += partial * step_scales[:, None] if IS_FLOAT and IS_STEPWISE else partial
+        if IS_STEPWISE:
+            scale_tile += padded_rows
+    if IS_FLOAT and not IS_STEPWISE:
+        total *= tl.load(scale_tile)[:, None]
+    return total
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_steps", "steps_of_split"])
 def quantized_matmul_kernel(
     x: tl.tensor,
@@ -60,56 +130,22 @@ def quantized_matmul_kernel(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(2)
-    word = tl.arange(0, WIDTH)
-    is_row = (m < num_rows)[None, :]
+    is_row = m < num_rows
     first_step = split * steps_of_split
     last_step = tl.minimum(first_step + steps_of_split, num_steps)
-    first_unit = first_step.to(tl.int64) * UNITS
-    channel = first_step * (UNITS * FIELDS * WIDTH)
-    x_tile = x + m[None, :] * x_stride + channel + word[:, None]
-    word_tile = words + first_unit * padded_rows * WIDTH + n[:, None] * WIDTH + word[None, :]
-    scale_tile = scales + n
-    if IS_STEPWISE:  # a step has one entry of scales
-        scale_tile += first_step.to(tl.int64) * padded_rows
-    elif not IS_FLOAT:
-        scale_tile += first_unit * padded_rows
-    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-    for _ in range(first_step, last_step):
-        # Each step has a sum of its own: ptxas waits after every wgmma whose sums live on in the next step. And it
-        # rounds less, as small numbers are added to each other before they meet the total.
-        partial = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-        if IS_STEPWISE:
-            step_scales = tl.load(scale_tile)
-        for _unit in tl.static_range(UNITS):
-            codes = tl.load(word_tile)
-            unit_scales = 0 if IS_FLOAT else step_scales if IS_STEPWISE else tl.load(scale_tile)
-            for field in tl.static_range(FIELDS):
-                mask = is_row if IS_EVEN else is_row & (channel + word < in_features)[:, None]
-                values = tl.load(x_tile, mask=mask, other=0.0).to(DOT_DTYPE)
-                if IS_FLOAT:
-                    weight = unpack_floats(codes, field, DOT_DTYPE)
-                else:
-                    weight = unpack_integers(codes, unit_scales, field, FIELDS, HAS_MINIMUM, DOT_DTYPE)
-                partial = tl.dot(weight, values, partial, input_precision="ieee")
-                x_tile += WIDTH
-                channel += WIDTH
-            word_tile += padded_rows * WIDTH
-            if not IS_FLOAT and not IS_STEPWISE:
-                scale_tile += padded_rows
-        total += partial * step_scales[:, None] if IS_FLOAT and IS_STEPWISE else partial
-        if IS_STEPWISE:
-            scale_tile += padded_rows
-    if IS_FLOAT and not IS_STEPWISE:
-        total *= tl.load(scale_tile)[:, None]
+    total = quantized_steps(
+        x + m * x_stride, words, scales, n, is_row, first_step, last_step, in_features, padded_rows,
+        WIDTH, FIELDS, IS_FLOAT, IS_STEPWISE, HAS_MINIMUM, IS_EVEN, UNITS, DOT_DTYPE, BLOCK_N, BLOCK_M,
+    )  # fmt: skip
     if NUM_SPLITS > 1:
         place = out + (split * num_rows + m)[None, :] * padded_rows + n[:, None]
-        tl.store(place, total, mask=is_row)
+        tl.store(place, total, mask=is_row[None, :])
     else:
         is_real = n < out_features
         if HAS_BIAS:
             total += tl.load(bias + n, mask=is_real, other=0.0)[:, None]
         place = out + m[None, :] * out_stride + n[:, None]
-        tl.store(place, total.to(out.dtype.element_ty), mask=is_row & is_real[:, None])
+        tl.store(place, total.to(out.dtype.element_ty), mask=is_row[None, :] & is_real[:, None])
 
 
 def quantized_matmul(x: Tensor, weight: PackedWeight, out: Tensor, *, num_rows_as: int | None = None) -> None:

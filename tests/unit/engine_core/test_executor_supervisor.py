@@ -44,7 +44,7 @@ class FakeGroup:
     def find_deaths(self) -> list[ProcessDeath]:
         return self.deaths
 
-    def wait_for_news(self, timeout_s: float) -> None:
+    def wait_for_news(self, timeout_s: float, *, of_deaths: bool = False) -> None:
         self.say_later, news = [], self.say_later
         self._said += news
 
@@ -60,8 +60,11 @@ class NoPlacer:
 
     def __init__(self) -> None:
         self.has_hosts = True
+        self.failure: MachineError | None = None
 
     def await_hosts(self, now: float) -> bool:
+        if self.failure is not None:
+            raise self.failure
         return self.has_hosts
 
     def place(self, epoch: int) -> list[PlacedRank]:
@@ -80,13 +83,15 @@ class NoPlacer:
 class Bench:
     """A supervisor whose executors load, on a clock that the test sets."""
 
-    def __init__(self, *, pp: int = 1, tp: int = 1) -> None:
+    def __init__(self, *, pp: int = 1, tp: int = 1, has_hosts: bool = True) -> None:
         self.now = 0.0
         self._num_steps = 0
+        self.placer = NoPlacer()
+        self.placer.has_hosts = has_hosts
         parallel = ParallelConfig(pipeline_parallel_size=pp, tensor_parallel_size=tp)
         self.mesh = parallel.mesh
         self.supervisor = ExecutorSupervisor(
-            NoPlacer(),
+            self.placer,
             EngineConfig(supervision=SupervisionConfig(stall_limit=STALL_LIMIT_S), parallel=parallel),
             zmq.Poller(),
             core_epoch=1,
@@ -326,4 +331,40 @@ def test_loss_that_nobody_owns_up_to_is_told_by_whom_it_met():
     bench = Bench(tp=2)
     bench.become_ready()
     bench.fail(0, RankLost("executor 1 is gone"))
-    assert bench.end().text == "executor 0 failed: executor 1 is gone"
+    death = bench.end()
+    assert death.text == "executor 0 failed: executor 1 is gone"
+    assert death.came_from_outside  # with its host, as nothing else is known of its end
+
+
+def test_group_is_placed_once_its_hosts_are_there():
+    bench = Bench(tp=2, has_hosts=False)
+    assert bench.supervisor.go_on(bench.now) is None
+    assert bench.supervisor.needs_attention
+    assert not bench.supervisor.is_lost(1000.0)  # nothing runs: nobody is silent
+    assert list(bench.supervisor.receive(bench.now)) == []
+    bench.supervisor.stop()
+    bench.placer.has_hosts = True
+    assert bench.supervisor.go_on(bench.now) is None
+    assert bench.supervisor.epoch == 1
+    bench.become_ready()
+    assert not bench.supervisor.needs_attention
+
+
+def test_group_that_was_lost_with_its_host_waits_for_the_next_one():
+    bench = Bench(tp=2)
+    bench.become_ready()
+    bench.placer.has_hosts = False
+    bench.group.deaths = [ProcessDeath(1, "executor 1 on b was lost with host 1 (b)", -9)]
+    assert bench.supervisor.is_lost(bench.now)
+    assert bench.end().came_from_outside
+    assert bench.supervisor.go_on(bench.now) is None
+    assert bench.supervisor.epoch == 1
+    bench.placer.has_hosts = True
+    bench.supervisor.go_on(bench.now)
+    assert bench.supervisor.epoch == 2
+
+
+def test_hosts_that_never_come_are_the_end():
+    bench = Bench(has_hosts=False)
+    bench.placer.failure = MachineError("host 1 has not come")
+    assert bench.supervisor.go_on(bench.now) is bench.placer.failure

@@ -6,7 +6,7 @@ import pytest
 
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
-from tests.support.launching_ahead import AheadDriver, AheadRunner
+from tests.support.launching_ahead import AheadDriver, AheadRunner, DeferredModel
 from tests.support.runner import Row, RunnerDriver, make_runner
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -168,11 +168,33 @@ def test_failed_draw_ends_its_row_alone_and_every_step_that_was_launched_ahead_o
     assert [of_row.row_id for of_row in first.rows] == [of_row.row_id for of_row in second.rows] == [1, 2]
     assert first.rows[0].error.kind == "InvalidRequest"
     assert "failed in an earlier step" in second.rows[0].error.message
-    driver.launch([(bad, 1), (good, 1)])
-    third = driver.finish()
-    assert "is to compute tokens [7, 8) of 6" in third.rows[0].error.message
-    assert [of_row.row_id for of_row in third.rows] == [1, 2]
+    driver.launch([(good, 1)], removed_row_ids=[1])
+    driver.finish()
     assert good.report == report_alone(SEEDED, num_tokens=3)
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_step_computes_the_same_rows_whether_or_not_the_host_has_seen_a_draw_fail(driver, is_seen, monkeypatch):
+    # Ranks that share layers see it at different times, and must exchange the same number of rows.
+    bad, good = make_row(1, NOTHING_LEFT), make_row(2, SEEDED, first_block=10)
+    forward, num_tokens = DeferredModel.forward, []
+
+    def counting(model, input_ids, *args):
+        num_tokens.append(len(input_ids))
+        return forward(model, input_ids, *args)
+
+    monkeypatch.setattr(DeferredModel, "forward", counting)
+    first = driver.launch([(bad, 6), (good, 6)])
+    if is_seen:
+        first.finish()
+    sent_ahead = ExecuteStep(executor_epoch=1, step_id=2, rows=[ScheduledRow(1, 6, 1), ScheduledRow(2, 6, 1)])
+    second = driver.runner.launch(sent_ahead)
+    failed, first_of_good = first.finish().rows
+    ahead_of_failure, second_of_good = second.finish().rows
+    assert num_tokens == [12, 2]
+    assert failed.error.kind == "InvalidRequest"
+    assert "failed in an earlier step" in ahead_of_failure.error.message
+    assert first_of_good.token_ids + second_of_good.token_ids == report_alone(SEEDED, num_tokens=2)[0]
 
 
 def test_row_that_fails_its_checks_fails_alone_while_a_step_is_in_flight(driver):

@@ -116,6 +116,20 @@ def test_work_space_grows_with_the_largest_step():
         assert estimate_workspace(large, msgspec.structs.replace(small, **options), torch.float32) > base
 
 
+def test_work_space_holds_what_experts_compute_though_a_dense_layer_is_small():
+    model = load_model_config(tiny_checkpoint("qwen3_moe"))
+    limits, mixture = StepLimits(max_num_seqs=4, max_num_batched_tokens=64), model.mixture
+    assert mixture is not None
+    sizes = [
+        estimate_workspace(
+            msgspec.structs.replace(model, mixture=msgspec.structs.replace(mixture, intermediate_size=size)),
+            limits, torch.float32, num_ranks=2,
+        )
+        for size in (4096, 8192)
+    ]  # fmt: skip
+    assert sizes[1] - sizes[0] >= 4 * 4 * 4096 * limits.max_num_batched_tokens
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_work_space_holds_the_widest_matrix_while_it_is_widened(dtype):
     model = msgspec.structs.replace(load_model_config(tiny_checkpoint()), vocab_size=150_000)

@@ -26,7 +26,13 @@ ARROWS = {
     "pagewire": {"frontend", "ipc"},
 }
 # module -> the only package that may import it: it is heavy, or belongs to one actor's task.
-CONFINED = {"torch": "gpu_executor", "triton": "gpu_executor", "aiohttp": "frontend", "click": "frontend"}
+CONFINED = {
+    "ray": "engine_core",
+    "torch": "gpu_executor",
+    "triton": "gpu_executor",
+    "aiohttp": "frontend",
+    "click": "frontend",
+}
 # What a distribution is imported as, where the name differs.
 IMPORTED_AS = {"pyzmq": "zmq", "pyyaml": "yaml", "protobuf": "google"}
 
@@ -135,7 +141,9 @@ def pyproject() -> dict[str, object]:
 def test_every_import_is_declared_as_a_dependency():
     project = pyproject()["project"]
     assert isinstance(project, dict)
-    optional = [line for extra in ("plot", "slow-tokenizers") for line in project["optional-dependencies"][extra]]
+    optional = [
+        line for extra in ("plot", "ray", "slow-tokenizers") for line in project["optional-dependencies"][extra]
+    ]
     names = {re.split(r"[><=;\[ ]", line)[0].lower() for line in [*project["dependencies"], *optional]}
     declared = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in names} | {"triton"}
     undeclared = {

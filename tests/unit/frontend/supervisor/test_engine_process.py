@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagewire.frontend.supervisor.engine_process import prepare_engine
+from pagewire.frontend.supervisor.engine_process import prepare_engine, start_cores
 from pagewire.ipc.config import EngineConfig, ModelOptions
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.parallel_config import ParallelConfig
@@ -24,6 +24,7 @@ def config_of(*, max_model_len: int | None = None, **parallel: Any) -> EngineCon
     [
         ({"tensor_parallel_size": 3}, "--tp 3.*4 heads.*possible are 1, 2, 4[.]"),
         ({"pipeline_parallel_size": 3}, "--pp 3.*2 layers; give at most as many"),
+        ({"tensor_parallel_size": 2, "enable_expert_parallel": True}, "--enable-expert-parallel.*no experts"),
     ],
 )
 def test_model_that_cannot_be_divided_is_refused_with_what_can_be(sizes: dict[str, int], message: str) -> None:
@@ -39,3 +40,9 @@ def test_model_that_can_be_divided_is_found_on_disk() -> None:
 def test_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--max-model-len 513.*512"):
         prepare_engine(config_of(max_model_len=513))
+
+
+def test_host_that_only_computes_has_no_engine() -> None:
+    config = config_of(tensor_parallel_size=2, nnodes=2, node_rank=1)
+    with pytest.raises(ConfigError, match=r"--node-rank 1 has no engine of its own.*pagewire serve MODEL"):
+        start_cores(config)
