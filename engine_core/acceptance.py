@@ -22,6 +22,16 @@ class Acceptance:
     _num_tried: float = _PRIOR_WEIGHT
     num_chances: int = 0
 
+    @classmethod
+    def expecting(cls, rate: float) -> Acceptance:
+        """Return one that takes so much to be right until it has seen better."""
+        return cls(rate * _PRIOR_WEIGHT, _PRIOR_WEIGHT)
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether no draft was checked yet."""
+        return self._num_tried == _PRIOR_WEIGHT
+
     @property
     def rate(self) -> float:
         """Share of drafts that are right if all before them are."""

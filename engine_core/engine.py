@@ -16,6 +16,7 @@ from pagewire.ipc.validation import RequestLimits, validate_request
 from .admission import Admission
 from .blame import Blame, poison_error
 from .deadlines import late_error
+from .draft_model_policy import make_draft_policy
 from .failed_rows import void_readers
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
@@ -24,7 +25,6 @@ from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Child, Request
 from .scheduler import Scheduler, SchedulerOutput
-from .speculation import DraftPolicy
 from .step_builder import StepBuilder
 from .step_costs import StepCosts
 from .step_times import StepTimes
@@ -65,7 +65,7 @@ class Engine:
         num_stages = config.parallel.pipeline_parallel_size
         cache = config.cache
         self._cache = CacheManager(num_blocks, cache.block_size, enable_prefix_caching=cache.enable_prefix_caching)
-        self._drafts = DraftPolicy(config.speculative.num_tokens)
+        self._drafts = make_draft_policy(config.speculative)
         self._scheduler = Scheduler(
             step_limits,
             self._cache,
@@ -239,6 +239,7 @@ class Engine:
         self._cache.reset_prefix_cache()
         for child in chain.from_iterable(request.children.values() for request in self._processor.requests.values()):
             child.num_steps_in_flight = child.num_pending_tokens = child.num_drafts_in_flight = 0
+            child.awaits_guesses = False
         if culprit is not None:
             error = poison_error(cause)
             logger.error("request_id=%s of client %s fails: %s", culprit.request_id, culprit.client.hex(), error)

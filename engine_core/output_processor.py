@@ -58,6 +58,8 @@ class OutputProcessor:
                 child.num_pending_tokens -= 1
             if item.draft_token_ids:
                 child.num_drafts_in_flight = 0
+            if item.num_wanted_drafts:
+                child.awaits_guesses = False
             if item.is_void or child.status is finished:
                 continue
             result = by_row.get(item.row_id)

@@ -177,11 +177,14 @@ class Child:
         num_told_tokens: of token_ids, those that the executor was sent, with the row or as what it had drawn.
         draft_token_ids: guesses of what follows token_ids, as the executor's last result brought them.
         num_drafts_in_flight: drafts that the step in flight checks; until it is back, nothing else is computed.
+        awaits_guesses: whether a draft model guesses for it in the step in flight; likewise.
+        num_passed_chances: steps in a row in which guesses would not have paid.
         acceptance: how often drafts were right.
     """
 
     __slots__ = (
         "acceptance",
+        "awaits_guesses",
         "block_ids",
         "digests",
         "draft_token_ids",
@@ -189,6 +192,7 @@ class Child:
         "num_computed_tokens",
         "num_drafts_in_flight",
         "num_own_slots",
+        "num_passed_chances",
         "num_pending_tokens",
         "num_registered_blocks",
         "num_steps_in_flight",
@@ -217,6 +221,8 @@ class Child:
         self.num_told_tokens = 0
         self.draft_token_ids: list[int] = []
         self.num_drafts_in_flight = 0
+        self.awaits_guesses = False
+        self.num_passed_chances = 0
         self.acceptance = Acceptance()
 
     @property

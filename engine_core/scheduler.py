@@ -25,6 +25,7 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
         num_computed_tokens: its tokens before the step.
         num_draws: 0 where tokens remain after the step; n where the prefill of n children ends; else 1.
         draft_token_ids: the last of its tokens in this step are these guesses.
+        num_wanted_drafts: how many guesses are asked for in return.
         extension: blocks that the step needed.
         row_id: the executor's row, filled in by the step builder.
         is_void: what the step draws is worthless, because it read KV that was never written.
@@ -36,6 +37,7 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
     num_draws: int
     extension: Extension
     draft_token_ids: list[int] = []
+    num_wanted_drafts: int = 0
     row_id: int = NO_ROW
     is_void: bool = False
 
@@ -67,7 +69,8 @@ class Scheduler:
     waiting ones. A step's prefills are cut short where they would hold its decodes up, see `StepRoom`.
 
     A child that decodes may have drafts checked behind its last token, as many as pay. How many are right is not known
-    before the step is back: until then it is not scheduled again.
+    before the step is back: until then it is not scheduled again. Nor is one for which a draft model guesses: it gets
+    slots for the guesses' keys and values as well, if they are free.
 
     In a pipeline, each step is a micro-batch: a child is in one step in flight at most, and each step takes its part of
     the running children, so that every stage has a step to compute. The children take turns.
@@ -136,7 +139,7 @@ class Scheduler:
                 # Those that wait count as well: a burst of requests is spread over the stages from the beginning.
                 num_soon = min(len(self.running) + len(self.waiting), self.max_num_seqs)
                 room.num_rows = self._part_of(num_soon) - len(output.scheduled)
-            self._schedule_waiting(output, room, now)
+            self._schedule_waiting(output, room, now, costs)
         if self._num_micro_batches > 1:
             self._end_turn(output)
         output.num_scheduled_tokens = self._max_num_batched_tokens - room.num_tokens
@@ -222,21 +225,36 @@ class Scheduler:
                 drafts = self._grant_drafts(child, room, costs) if child.draft_token_ids else []
                 if child.num_pending_tokens and drafts:
                     continue  # the step in flight draws the token that they are guesses of
-                self._schedule_child(child, 1, output, room, drafts)
+                self._schedule_child(child, 1, output, room, costs, drafts)
         # By the rule of admission, not in its order: a prompt of higher priority does not wait for a long one.
         prefilling.sort(key=lambda child: child.order_key)
         for child in prefilling:
             num_tokens = room.tokens_for(child.num_computed_tokens, _num_runnable_tokens(child))
             if num_tokens:
-                self._schedule_child(child, num_tokens, output, room)
+                self._schedule_child(child, num_tokens, output, room, costs)
 
     def _grant_drafts(self, child: Child, room: StepRoom, costs: StepCosts) -> list[int]:
         """Return the drafts that a decode may have: no other decode loses its place, and nobody is preempted."""
         num_decodes = len(self.running)
         return self._drafts.grant(child, num_decodes, room.num_tokens - num_decodes, costs)
 
+    def _num_wanted(self, child: Child, num_tokens: int, num_drafts: int, costs: StepCosts) -> int:
+        """Return how many guesses a child's share of the step asks for."""
+        if not self._drafts.is_on or not child.request.is_forked or not _reaches_last(child, num_tokens):
+            return 0
+        num_running = len(self.running)
+        # As many as the next step has room for beside its decodes.
+        num_fitting = max(self._max_num_batched_tokens - num_running, 0)
+        return min(self._drafts.want(child, num_drafts, num_running, costs), num_fitting)
+
     def _schedule_child(
-        self, child: Child, num_tokens: int, output: SchedulerOutput, room: StepRoom, drafts: list[int] | None = None
+        self,
+        child: Child,
+        num_tokens: int,
+        output: SchedulerOutput,
+        room: StepRoom,
+        costs: StepCosts,
+        drafts: Sequence[int] = (),
     ) -> None:
         """Give a running child its share, unless it was preempted or has to be.
 
@@ -244,20 +262,31 @@ class Scheduler:
         """
         if output.has_preempted and child not in self.running:
             return
-        if drafts:
-            extension = self._cache.try_extend(child, num_tokens + len(drafts))
-            if extension is not None:
-                output.scheduled.append(_share(child, num_tokens, extension, drafts))
-                room.take(child.num_computed_tokens, num_tokens + len(drafts), len(drafts))
-                return
-        extension = self._cache.try_extend(child, num_tokens)
+        num_wanted = self._num_wanted(child, num_tokens, len(drafts), costs)
+        extension = self._try_extend(child, num_tokens + len(drafts), num_wanted)
+        if drafts and extension is None:
+            drafts = ()
+            extension = self._try_extend(child, num_tokens, num_wanted)
         while extension is None:
             self._preempt_one(output, room)
             if child not in self.running:
                 return
             extension = self._cache.try_extend(child, num_tokens)
-        output.scheduled.append(_share(child, num_tokens, extension))
-        room.take(child.num_computed_tokens, num_tokens)
+        output.scheduled.append(_share(child, num_tokens, extension, drafts, num_wanted))
+        room.take(child.num_computed_tokens, num_tokens + len(drafts), len(drafts))
+        self._count_guesses(room, num_wanted)
+
+    def _try_extend(self, child: Child, num_tokens: int, num_wanted: int) -> Extension | None:
+        """Make room for a child's tokens, and for guesses behind them if it is there."""
+        if num_wanted and self._drafts.awaits_guesses:
+            extension = self._cache.try_extend(child, num_tokens + num_wanted)
+            if extension is not None:
+                return extension
+        return self._cache.try_extend(child, num_tokens)
+
+    def _count_guesses(self, room: StepRoom, num_guesses: int) -> None:
+        if self._drafts.awaits_guesses:  # those of others take no time to speak of
+            room.shape.num_guesses += num_guesses
 
     def _preempt_one(self, output: SchedulerOutput, room: StepRoom) -> None:
         """Preempt a victim; its share of the step, if it has one already, becomes room again."""
@@ -269,9 +298,10 @@ class Scheduler:
                 # Nothing else of the item needs undoing: counts and cache entries are made once the list is final.
                 del output.scheduled[index]
                 room.give_back(item.num_computed_tokens, item.num_scheduled_tokens, len(item.draft_token_ids))
+                self._count_guesses(room, -item.num_wanted_drafts)
                 return
 
-    def _schedule_waiting(self, output: SchedulerOutput, room: StepRoom, now: float) -> None:
+    def _schedule_waiting(self, output: SchedulerOutput, room: StepRoom, now: float, costs: StepCosts) -> None:
         num_seqs = sum(child.num_seqs for child in self.running)
         while (child := self.waiting.peek()) is not None and room.has_room():
             num_seqs += child.num_seqs
@@ -284,8 +314,11 @@ class Scheduler:
             self._start(child, output, now)
             # Only now is it known how much the prefix cache gave.
             num_tokens = room.tokens_for(child.num_computed_tokens, len(child.token_ids) - child.num_computed_tokens)
-            item = _share(child, num_tokens, Extension([]))
+            num_wanted = self._num_wanted(child, num_tokens, 0, costs)
+            self._try_extend(child, num_tokens, num_wanted)  # what it gets is told with the row
+            item = _share(child, num_tokens, Extension([]), num_wanted=num_wanted)
             room.take(item.num_computed_tokens, num_tokens)
+            self._count_guesses(room, num_wanted)
             self._advance(item)
             output.scheduled.append(item)
 
@@ -315,6 +348,7 @@ class Scheduler:
         # Of the drafts' keys and values, those count that are accepted, once that is known.
         child.num_computed_tokens += item.num_scheduled_tokens - num_drafts
         child.num_drafts_in_flight = num_drafts
+        child.awaits_guesses = self._drafts.awaits_guesses and item.num_wanted_drafts > 0
         child.num_steps_in_flight += 1
         if item.num_draws:
             child.num_pending_tokens += 1
@@ -325,7 +359,7 @@ class Scheduler:
 
 def _num_runnable_tokens(child: Child) -> int:
     """Tokens that a running child can compute before steps in flight are back."""
-    if child.num_drafts_in_flight:
+    if child.num_drafts_in_flight or child.awaits_guesses:
         return 0
     num_known_tokens = len(child.token_ids) + child.num_pending_tokens
     if child.num_pending_tokens:
@@ -336,8 +370,15 @@ def _num_runnable_tokens(child: Child) -> int:
     return num_known_tokens - child.num_computed_tokens
 
 
-def _share(child: Child, num_tokens: int, extension: Extension, drafts: Sequence[int] = ()) -> ScheduledChild:
-    num_computed_tokens = child.num_computed_tokens
-    reaches_last = num_computed_tokens + num_tokens == len(child.token_ids) + child.num_pending_tokens
-    num_draws = child.num_seqs if reaches_last else 0
-    return ScheduledChild(child, num_computed_tokens, num_tokens + len(drafts), num_draws, extension, list(drafts))
+def _reaches_last(child: Child, num_tokens: int) -> bool:
+    return child.num_computed_tokens + num_tokens == len(child.token_ids) + child.num_pending_tokens
+
+
+def _share(
+    child: Child, num_tokens: int, extension: Extension, drafts: Sequence[int] = (), num_wanted: int = 0
+) -> ScheduledChild:
+    num_draws = child.num_seqs if _reaches_last(child, num_tokens) else 0
+    num_scheduled = num_tokens + len(drafts)
+    return ScheduledChild(
+        child, child.num_computed_tokens, num_scheduled, num_draws, extension, list(drafts), num_wanted
+    )

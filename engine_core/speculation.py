@@ -49,6 +49,7 @@ class DraftPolicy:
     def __init__(self, max_drafts: int) -> None:
         self._max_drafts = max_drafts
         self.counts = DraftCounts()
+        self.awaits_guesses = False
 
     @property
     def is_on(self) -> bool:
@@ -78,6 +79,18 @@ class DraftPolicy:
             num_drafts = 1
         child.acceptance.num_chances = 0
         return offered[:num_drafts]
+
+    def want(self, child: Child, num_drafts: int, num_decodes: int, costs: StepCosts) -> int:
+        """Return how many guesses a child's step asks for.
+
+        Args:
+            child: is about to draw.
+            num_drafts: that the step checks.
+            num_decodes: as for `grant`.
+            costs: likewise.
+        """
+        del child, num_drafts, num_decodes, costs  # a look-up takes next to no time
+        return self._max_drafts
 
     def observe(self, child: Child, num_drafts: int, num_accepted: int) -> None:
         """Learn from a step that has checked drafts of a child."""

@@ -80,7 +80,13 @@ class StepBuilder:
 
 
 def _new_share(item: ScheduledChild) -> ScheduledRow:
-    return ScheduledRow(item.child.row_id, item.num_computed_tokens, item.num_scheduled_tokens, item.num_draws)
+    return ScheduledRow(
+        item.child.row_id,
+        item.num_computed_tokens,
+        item.num_scheduled_tokens,
+        item.num_draws,
+        num_wanted_drafts=item.num_wanted_drafts,
+    )
 
 
 def _known_share(item: ScheduledChild, drawn_token_ids: list[int]) -> ScheduledRow:
@@ -94,4 +100,5 @@ def _known_share(item: ScheduledChild, drawn_token_ids: list[int]) -> ScheduledR
         None if extension.copy is None else (extension.copy_index, extension.copy[1]),
         drawn_token_ids,
         item.draft_token_ids,
+        item.num_wanted_drafts,
     )

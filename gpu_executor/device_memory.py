@@ -36,12 +36,13 @@ class MemoryMeter(ABC):
         """Take what was allocated since the start as weights."""
 
     @abstractmethod
-    def measure(self, run: ProfileRun, num_graphs: int) -> MemoryUse:
+    def measure(self, run: ProfileRun, num_graphs: int, draft_run: ProfileRun | None = None) -> MemoryUse:
         """Return what is taken and spoken for, once the weights were noted.
 
         Args:
             run: the largest steps. What is allocated before is counted, and stays.
             num_graphs: that may be captured later on.
+            draft_run: the largest steps of a draft model, which come after those of the served one.
 
         Raises:
             MachineError: the largest step does not fit beside the weights.
@@ -58,6 +59,7 @@ class HostMeter(MemoryMeter):
         dtype: what weights are stored in; None: as in the checkpoint.
         widens: see `estimate_workspace`.
         num_ranks: likewise.
+        draft: the shapes of a draft model, whose steps come after those of the served one.
     """
 
     def __init__(
@@ -69,17 +71,22 @@ class HostMeter(MemoryMeter):
         *,
         widens: bool,
         num_ranks: int = 1,
+        draft: ModelConfig | None = None,
     ) -> None:
         self._host = host
         self._runtime = host.resident_bytes()
         self._weights = 0
-        self._workspace = estimate_workspace(model, limits, dtype, widens=widens, num_ranks=num_ranks)
+        self._workspace = max(
+            estimate_workspace(each, limits, dtype, widens=widens, num_ranks=num_ranks)
+            for each in (model, draft)
+            if each is not None
+        )
 
     def note_weights(self) -> None:
         """See `MemoryMeter.note_weights`."""
         self._weights = max(0, self._host.resident_bytes() - self._runtime)
 
-    def measure(self, run: ProfileRun, num_graphs: int) -> MemoryUse:
+    def measure(self, run: ProfileRun, num_graphs: int, draft_run: ProfileRun | None = None) -> MemoryUse:
         """See `MemoryMeter.measure`; nothing is run, which would take seconds."""
         return MemoryUse(weights=self._weights, runtime=self._runtime, workspace=self._workspace)
 
@@ -142,12 +149,14 @@ class GpuMeter(MemoryMeter):
         self._allocator.release()
         self._weights = self._allocator.allocated_bytes() - self._first_allocated
 
-    def measure(self, run: ProfileRun, num_graphs: int) -> MemoryUse:
+    def measure(self, run: ProfileRun, num_graphs: int, draft_run: ProfileRun | None = None) -> MemoryUse:
         """See `MemoryMeter.measure`."""
+        runs = [run] if draft_run is None else [run, draft_run]
         held = self._allocator.allocated_bytes()
         try:
-            run.rehearse()  # code takes memory as well
-            peaks = [self._allocator.peak_bytes_of(work) for work in (run.prefill, run.decode)]
+            for each in runs:
+                each.rehearse()  # code takes memory as well
+            peaks = [self._allocator.peak_bytes_of(work) for each in runs for work in (each.prefill, each.decode)]
             of_graph = self._allocator.peak_bytes_of(run.decode_without_draws) - held
         except RuntimeError as exc:  # the class of what a driver refuses; an allocator's is one of it
             if not is_out_of_memory(exc):

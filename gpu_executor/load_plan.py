@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import torch
 
+from pagewire.checkpoint.draft_model import check_draft_model
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.checkpoint.quantization.requested import apply_requested
@@ -41,6 +43,7 @@ class LoadPlan:
         limits: of steps.
         num_threads: that read the checkpoint.
         placement: which of the engine's executors this is.
+        draft: the same of the model that guesses; its config names that one, and the context that is served.
     """
 
     config: EngineConfig
@@ -52,6 +55,7 @@ class LoadPlan:
     limits: StepLimits
     num_threads: int
     placement: RankPlacement = _ALONE
+    draft: LoadPlan | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -139,10 +143,8 @@ def plan_load(config: EngineConfig, host: HostLimits, placement: RankPlacement =
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     logger.info("kernels: %s on %s", ops.describe(), device.name)
-    weight_dtype = resolve_dtype(options.dtype, model, torch_device, ops, has_bfloat16=has_bfloat16)
-    dtype = compute_dtype(weight_dtype, ops)
-    kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, dtype, torch_device, has_bfloat16=has_bfloat16)
-    return LoadPlan(
+    weight_dtype, kv_dtype = _resolve_dtypes(config, model, torch_device, ops, has_bfloat16=has_bfloat16)
+    plan = LoadPlan(
         config=config,
         model=model,
         device=device,
@@ -153,3 +155,31 @@ def plan_load(config: EngineConfig, host: HostLimits, placement: RankPlacement =
         num_threads=options.cpu_threads or num_cpus,
         placement=placement,
     )
+    if config.speculative.method != "draft_model":
+        return plan
+    return replace(plan, draft=_plan_draft(plan, has_bfloat16=has_bfloat16))
+
+
+def _plan_draft(plan: LoadPlan, *, has_bfloat16: bool) -> LoadPlan:
+    """Choose for the model that guesses: it is computed as its checkpoint is stored, by the same rules and kernels."""
+    config, speculative = plan.config, plan.config.speculative
+    path = speculative.speculative_model_path or speculative.speculative_model
+    assert path is not None, "the config was checked"
+    model = load_model_config(Path(path))
+    check_draft_model(model, plan.model, plan.max_model_len)
+    options = msgspec.structs.replace(config.model, model_path=path, max_model_len=plan.max_model_len)
+    weight_dtype, kv_dtype = _resolve_dtypes(
+        config, model, plan.device.torch_device, plan.ops, has_bfloat16=has_bfloat16
+    )
+    config = msgspec.structs.replace(config, model=options)
+    return replace(plan, config=config, model=model, weight_dtype=weight_dtype, kv_dtype=kv_dtype)
+
+
+def _resolve_dtypes(
+    config: EngineConfig, model: ModelConfig, device: torch.device, ops: Ops, *, has_bfloat16: bool
+) -> tuple[torch.dtype | None, torch.dtype]:
+    """Return the dtype of a model's dense weights, and of its cached keys and values."""
+    weight_dtype = resolve_dtype(config.model.dtype, model, device, ops, has_bfloat16=has_bfloat16)
+    dtype = compute_dtype(weight_dtype, ops)
+    kv_dtype = resolve_kv_dtype(config.cache.kv_cache_dtype, dtype, device, has_bfloat16=has_bfloat16)
+    return weight_dtype, kv_dtype

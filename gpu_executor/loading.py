@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
-from pagewire.ipc.errors import MachineError
+from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
 
 from .batch.device_tokens import most_token_bytes
 from .batch.input_batch import InputBatch
-from .batch.kv_cache import KVCache, bytes_per_block
+from .batch.kv_cache import KVCache
 from .batch.step_plan import RowLimits
 from .compute_dtype import dtype_name
 from .cuda_graphs import DecodeGraphs, GraphBuffers
@@ -24,21 +22,21 @@ from .device_memory import Allocator, GpuMeter, HostMeter, MemoryMeter
 from .devices.graph_recorder import CudaRecorder
 from .host_limits import HostLimits
 from .kernels.ops import Ops
-from .kv_scales import KVScales, choose_scales
 from .load_plan import LoadPlan, plan_load
-from .memory import MemoryUse, blocks_ever_needed, check_weights_fit, size_pool
+from .loaded_model import LoadedModel
+from .memory import MemoryUse, blocks_ever_needed, size_pool
 from .model_runner import ModelRunner
 from .models.base import Model
-from .models.registry import build_model
 from .parallel.connect import connect_ranks
 from .parallel.peers import NO_PEERS, Peers
+from .parallel.share import WHOLE
 from .parallel.stage_link import StageLink
-from .profile_run import ProfileRun
 from .sampling.device_sampler import DeviceSampler
 from .sampling.pending import Drawing
 from .sampling.sampler import Sampler
-from .speculation.select import make_proposer
-from .weights import load_weights
+from .speculation.draft_model import DraftModel
+from .speculation.proposer import Proposer
+from .speculation.select import make_text_proposer
 
 logger = logging.getLogger(__name__)
 
@@ -92,22 +90,26 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     peers = _join_ranks(plan, startup)
     meter = _make_meter(plan, host)
     with startup.phase("weights"):
-        model = _load_model(plan, peers)
-    all_scales = choose_scales(model.kv_scales(), plan.kv_dtype, plan.model.model_path)
-    kv_scales = all_scales[model.stage_layers.start : model.stage_layers.stop]
+        target = LoadedModel.load(plan, peers)
+        draft = _load_draft(target, peers)
     meter.note_weights()
     sampler = _make_sampler(plan)
     buffers = _make_graph_buffers(plan)
     with startup.phase("memory profile"):
-        use = meter.measure(_make_profile_run(plan, model, sampler, kv_scales, buffers), len(plan.graph_sizes))
+        use = meter.measure(
+            target.make_profile_run(sampler, None if buffers is None else buffers.logits),
+            len(plan.graph_sizes),
+            None if draft is None else draft.make_profile_run(sampler),
+        )
         if plan.ops.draws_on_device:  # made when a request first asks for penalties
             of_tokens = most_token_bytes(plan.limits.max_num_seqs, plan.max_model_len)
             use = replace(use, workspace=use.workspace + of_tokens)
     with startup.phase("KV cache"):
-        num_blocks, budget = _settle_blocks(message, plan, peers, model, use, meter.free_share)
-        kv_cache = _make_kv_cache(plan, model, num_blocks, kv_scales)
-    graphs = _make_graphs(plan, model, kv_cache, buffers, use)
-    runner = _make_runner(plan, model, kv_cache, sampler, graphs, _link_stages(plan, peers))
+        num_blocks, budget = _settle_blocks(message, peers, target, draft, use, meter.free_share)
+        kv_cache = target.make_kv_cache(num_blocks)
+        drafts = None if draft is None else (draft, draft.make_kv_cache(num_blocks))
+    graphs = _make_graphs(plan, target.model, kv_cache, buffers, use)
+    runner = _make_runner(target, kv_cache, drafts, sampler, graphs, _link_stages(plan, peers))
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
     if graphs is not None and peers.of_layers.size > 1:
@@ -161,43 +163,21 @@ def _make_meter(plan: LoadPlan, host: HostLimits) -> MemoryMeter:
         plan.weight_dtype,
         widens=not plan.ops.has_float32_activations,
         num_ranks=plan.ops.ranks.size,
+        draft=None if plan.draft is None else plan.draft.model,
     )
 
 
-def _load_model(plan: LoadPlan, peers: Peers) -> Model:
-    options, device, max_model_len = plan.config.model, plan.device.torch_device, plan.max_model_len
-    try:
-        model = build_model(
-            plan.model,
-            plan.ops,
-            dtype=plan.weight_dtype,
-            device=device,
-            max_model_len=max_model_len,
-            share=peers.share,
-            stage=peers.stage,
-            divides_experts=plan.config.parallel.enable_expert_parallel,
+def _load_draft(target: LoadedModel, peers: Peers) -> LoadedModel | None:
+    """Load the model that guesses, where there is one: on the ranks that draw, which divide its layers between them."""
+    plan = target.plan
+    if plan.draft is None or not peers.stage.is_last:
+        return None
+    if plan.ops.draws_on_device:
+        raise ConfigError(
+            f"--speculative-model {plan.draft.model.model_path}: draft models are not served yet by kernels that draw "
+            f"on the device ({plan.ops.describe()}); give --speculative-method ngram or suffix instead."
         )
-    except RuntimeError as exc:  # torch's answer when an allocation fails
-        raise MachineError(
-            f"Can't allocate the weights of {plan.model.model_path} and a rotary table of {max_model_len} positions on "
-            f"{device}: lower --max-model-len, give a smaller --dtype, serve a smaller model, or free memory."
-        ) from exc
-    share, memory = plan.config.cache.gpu_memory_utilization, plan.device.memory()
-    # Others that share the memory may have read theirs already: what is free is not divided yet.
-    memory = replace(memory.divided(plan.num_sharing), free_bytes=memory.free_bytes)
-
-    def check_size(num_bytes: int) -> None:
-        check_weights_fit(num_bytes, plan.dtypes, share, memory)
-        logger.info("weights: %.1f MB in memory; %s", num_bytes / 1e6, plan.dtypes)
-
-    load_weights(
-        model,
-        plan.model,
-        load_format=options.load_format,
-        num_threads=plan.num_threads,
-        check_size=check_size,
-    )
-    return model
+    return LoadedModel.load(plan.draft, replace(peers, stage=WHOLE), other_bytes=target.weight_bytes)
 
 
 def _make_sampler(plan: LoadPlan) -> Drawing:
@@ -206,53 +186,36 @@ def _make_sampler(plan: LoadPlan) -> Drawing:
     return Sampler(plan.num_drawable, plan.ops)
 
 
-def _make_profile_run(
-    plan: LoadPlan, model: Model, sampler: Drawing, kv_scales: Sequence[KVScales], buffers: GraphBuffers | None
-) -> ProfileRun:
-    return ProfileRun(
-        model,
-        sampler,
-        _make_kv_cache(plan, model, 2, kv_scales),
-        plan.limits,
-        max_model_len=plan.max_model_len,
-        device=plan.device.torch_device,
-        stream=torch.zeros(1, plan.model.hidden_size, dtype=plan.dtype, device=plan.device.torch_device),
-        graph_logits=None if buffers is None else buffers.logits,
-    )
-
-
 def _settle_blocks(
-    message: LoadModel, plan: LoadPlan, peers: Peers, model: Model, use: MemoryUse, free_share: float | None
+    message: LoadModel,
+    peers: Peers,
+    target: LoadedModel,
+    draft: LoadedModel | None,
+    use: MemoryUse,
+    free_share: float | None,
 ) -> tuple[int, str]:
     """Return the number of blocks and the budget's line: an earlier epoch's number, or what fits on all ranks."""
     if message.num_blocks is not None:
         return message.num_blocks, f"{message.num_blocks:,} KV blocks, as settled at the first start"
+    plan = target.plan
     cache = plan.config.cache
     peers.everyone.least(0)  # all have their weights, so that what is free is what they divide
     budget = size_pool(
         cache,
         plan.device.memory().divided(plan.num_sharing),
         use,
-        block_bytes=bytes_per_block(model.kv_cache_specs(), cache.block_size, plan.kv_dtype),
+        block_bytes=target.block_bytes + (0 if draft is None else draft.block_bytes),
         max_blocks=blocks_ever_needed(plan.limits.max_num_seqs, plan.max_model_len, cache.block_size),
         free_share=free_share,
     )
     num_blocks = peers.everyone.least(budget.num_blocks)
     if num_blocks < budget.num_blocks:
         budget = replace(budget, num_blocks=num_blocks, limit="a rank with less room")
-    return num_blocks, budget.describe()
-
-
-def _make_kv_cache(plan: LoadPlan, model: Model, num_blocks: int, scales: Sequence[KVScales]) -> KVCache:
-    return KVCache(
-        model.kv_cache_specs(),
-        num_blocks=num_blocks,
-        block_size=plan.config.cache.block_size,
-        dtype=plan.kv_dtype,
-        device=plan.device.torch_device,
-        ops=plan.ops,
-        scales=scales,
-    )
+    described = budget.describe()
+    if draft is not None:
+        of_weights, per_token = draft.weight_bytes / 2**30, draft.block_bytes / cache.block_size / 1024
+        described += f"; of that, the draft model has {of_weights:.2f} GiB of weights and {per_token:.1f} KiB a token"
+    return num_blocks, described
 
 
 def _make_graph_buffers(plan: LoadPlan) -> GraphBuffers | None:
@@ -278,13 +241,14 @@ def _make_graphs(
 
 
 def _make_runner(
-    plan: LoadPlan,
-    model: Model,
+    target: LoadedModel,
     kv_cache: KVCache,
+    drafts: tuple[LoadedModel, KVCache] | None,
     sampler: Drawing,
     graphs: DecodeGraphs | None,
     link: StageLink | None,
 ) -> ModelRunner:
+    plan, model = target.plan, target.model
     limits = RowLimits(
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
@@ -295,7 +259,13 @@ def _make_runner(
     batch = InputBatch(
         plan.limits.max_num_seqs, limits, plan.device.torch_device, drawing_device, draws=model.stage.is_last
     )
-    proposer = make_proposer(plan.config.speculative) if plan.answers else None
+    proposer: Proposer | None = None
+    if drafts is not None:
+        draft, draft_cache = drafts
+        max_num_tokens = plan.limits.max_num_batched_tokens
+        proposer = DraftModel(draft.model, draft_cache, batch, sampler, max_num_batched_tokens=max_num_tokens)
+    elif plan.answers:
+        proposer = make_text_proposer(plan.config.speculative)
     return ModelRunner(model, kv_cache, batch, sampler, graphs, link, proposer)
 
 

@@ -47,7 +47,7 @@ class ModelRunner:
         sampler: draws the tokens.
         graphs: run decodes, if there are any.
         link: to the pipeline stages before and after; None if there are none.
-        proposer: guesses what rows draw next, on the rank that answers; None: nobody does.
+        proposer: guesses what rows draw next; None: nobody does, or another rank that is to tell it.
         clock: seconds, monotonic.
     """
 
@@ -131,6 +131,8 @@ class ModelRunner:
         inputs = self._batch.build_inputs(plan.rows) if plan.rows else None
         # Launched behind the upload of the inputs, which it has no part in, and before the step's first write.
         self._kv_cache.copy_blocks(step.block_copies, self._device)
+        if self._proposer is not None:
+            self._proposer.follow(step, plan)
         if inputs is not None and self._device is not None:
             return self._launch_on(self._device, step, plan, inputs)
         of_prompt: dict[int, RowResult] = {}
@@ -183,9 +185,13 @@ class ModelRunner:
         """Return what is guessed to follow on what the rows have drawn, by row id."""
         if self._proposer is None:
             return {}
-        row_ids = [row.row_id for row in rows if row.num_draws == 1 and drawn[row.row_id].error is None]
-        tokens = [RowTokens(row_id, *self._batch.history_of(row_id), self._batch.salt_of(row_id)) for row_id in row_ids]
-        return dict(zip(row_ids, self._proposer.propose(tokens), strict=True))
+        batch = self._batch
+        tokens = [
+            RowTokens(row_id, *batch.history_of(row_id), batch.salt_of(row_id), row.num_wanted_drafts)
+            for row in rows
+            if row.num_wanted_drafts and drawn[row_id := row.row_id].error is None
+        ]
+        return dict(zip((row.row_id for row in tokens), self._proposer.propose(tokens), strict=True))
 
     def _launch_on(self, device: Device, step: ExecuteStep, plan: StepPlan, inputs: StepInputs) -> LaunchedStep:
         """Launch a step whose draws are made on the device, if here."""

@@ -266,6 +266,11 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.observability.profile_steps is not None and self.parallel.is_on_other_hosts:
             raise ConfigError("--profile-steps gathers the steps of one host's processes in a file; not with others.")
+        if self.speculative.method == "draft_model" and self.parallel.is_on_other_hosts:
+            raise ConfigError(
+                f"--speculative-model {self.speculative.speculative_model} is not served with executors on other "
+                "hosts: leave it out, or give --speculative-method ngram."
+            )
 
     @property
     def max_steps_in_flight(self) -> int:

@@ -83,6 +83,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
             the draft behind it.
         drawn_token_ids: what the row has drawn since it was last scheduled, where pipeline stages follow each other:
             only the last of them draws. Its ranks have these tokens already.
+        num_wanted_drafts: how many guesses of what follows its draw are of use, at most. For the guesses of a draft
+            model, the row may write all slots of its block table from num_computed_tokens on.
     """
 
     row_id: int
@@ -93,6 +95,7 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     replaced_block: tuple[int, int] | None = None
     drawn_token_ids: list[int] = []
     draft_token_ids: list[int] = []
+    num_wanted_drafts: int = 0
 
 
 class ExecuteStep(Message, frozen=True, kw_only=True):

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from pagewire.checkpoint.draft_model import check_draft_model
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.checkpoint.placement import Placement, check_placement
 from pagewire.checkpoint.resolve import resolve_model
 from pagewire.ipc.config import EngineConfig
@@ -57,7 +59,23 @@ def prepare_engine(config: EngineConfig) -> EngineConfig:
             f"--max-model-len {options.max_model_len} is beyond the {model.max_position} tokens that {options.model} "
             "was made for; give at most that."
         )
-    return msgspec.structs.replace(config, model=msgspec.structs.replace(options, model_path=str(resolved.path)))
+    config = msgspec.structs.replace(config, model=msgspec.structs.replace(options, model_path=str(resolved.path)))
+    return _with_draft_model(config, model)
+
+
+def _with_draft_model(config: EngineConfig, target: ModelConfig) -> EngineConfig:
+    """Return the config with the model that guesses, if one does, on local disk as well."""
+    speculative, mesh = config.speculative, config.parallel.mesh
+    if speculative.method != "draft_model":
+        return config
+    download_dir = None if config.model.download_dir is None else Path(config.model.download_dir)
+    resolved = resolve_model(speculative.speculative_model, download_dir=download_dir)
+    draft = load_model_config(resolved.path)
+    check_draft_model(draft, target, config.model.max_model_len or target.max_position)
+    # Each rank of the last stage has its part of all layers.
+    check_placement(draft, Placement(tp=mesh.tp, divides_experts=config.parallel.enable_expert_parallel))
+    speculative = msgspec.structs.replace(speculative, speculative_model_path=str(resolved.path))
+    return msgspec.structs.replace(config, speculative=speculative)
 
 
 class EngineProcess:

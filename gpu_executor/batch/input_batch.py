@@ -177,6 +177,14 @@ class InputBatch:
                 draws.append(self._draw_of(row, num_drafts))
         return draws
 
+    def draw_behind(self, row_id: int, num_drafts: int) -> Draw:
+        """Return what a row would be asked for behind so many drafts, which are placed."""
+        return self._draw_of(ScheduledRow(row_id, 0, 0), num_drafts)
+
+    def place_drafts(self, row_id: int, token_ids: Sequence[int]) -> None:
+        """Put guesses behind a row's tokens."""
+        self._table.place_drafts(self._index_of[row_id], token_ids)
+
     def _draw_of(self, row: ScheduledRow, num_drafts: int) -> Draw:
         """Return what is asked for behind a row's last token, or behind so many drafts as if they were tokens."""
         row_sampling = self._sampling_of[row.row_id]

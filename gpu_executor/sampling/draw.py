@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import msgspec
 from torch import Tensor
 
 from pagewire.ipc.errors import ErrorInfo
@@ -59,6 +60,16 @@ class RowSampling:
             needs_logits=not is_greedy or bool(processors) or sampling.num_logprobs is not None,
             reads_token_ids=any(processor.reads_token_ids for processor in processors),
             is_penalized=any(isinstance(processor, Penalties) for processor in processors),
+        )
+
+    def without_logprobs(self) -> RowSampling:
+        """Return the same for draws whose tokens alone are of interest."""
+        if self.sampling.num_logprobs is None:
+            return self
+        return replace(
+            self,
+            sampling=msgspec.structs.replace(self.sampling, num_logprobs=None),
+            needs_logits=self.temperature is not None or bool(self.processors),
         )
 
 

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pagewire.ipc.steps import ExecuteStep
+
+from ..batch.step_plan import StepPlan
 from .proposer import RowTokens
 
 
@@ -31,6 +34,9 @@ class PromptLookup:
     def propose(self, rows: Sequence[RowTokens]) -> list[list[int]]:
         """See `Proposer.propose`."""
         return [self._look_up(row.token_ids) for row in rows]
+
+    def follow(self, step: ExecuteStep, plan: StepPlan) -> None:
+        """See `Proposer.follow`: only tokens count."""
 
     def forget(self, row_ids: Iterable[int]) -> None:
         """See `Proposer.forget`."""

@@ -1,4 +1,4 @@
-"""Who guesses tokens: the one place where it is chosen, once at start."""
+"""Who guesses tokens by text alone: the one place where it is chosen, once at start."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from .proposer import Proposer
 from .suffix_lookup import SuffixLookup
 
 
-def make_proposer(config: SpeculativeConfig) -> Proposer | None:
-    """Return what guesses, None if nobody is to."""
+def make_text_proposer(config: SpeculativeConfig) -> Proposer | None:
+    """Return what guesses out of what was written; None if nobody is to, or a model."""
     match config.method:
-        case None:
-            return None
         case "ngram":
             return PromptLookup(config.num_tokens, longest=config.prompt_lookup_max, shortest=config.prompt_lookup_min)
         case "suffix":
             return SuffixLookup(config.num_tokens, shortest=config.prompt_lookup_min)
-        case "draft_model":
-            raise NotImplementedError(config.method)
+        case _:
+            return None

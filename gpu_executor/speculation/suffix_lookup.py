@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from pagewire.ipc.steps import ExecuteStep
+
+from ..batch.step_plan import StepPlan
 from .prompt_lookup import continuation, find_last_run
 from .proposer import RowTokens
 
@@ -40,6 +43,9 @@ class SuffixLookup:
         """See `Proposer.propose`."""
         self._rows.update((row.row_id, row) for row in rows)
         return [self._look_up(row) for row in rows]
+
+    def follow(self, step: ExecuteStep, plan: StepPlan) -> None:
+        """See `Proposer.follow`: only tokens count."""
 
     def forget(self, row_ids: Iterable[int]) -> None:
         """See `Proposer.forget`: what the rows have written is remembered."""

@@ -77,11 +77,16 @@ def build_driver(
     fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
     pp: int = 1,
     max_drafts: int = 0,
+    has_draft_model: bool = False,
 ) -> EngineDriver:
     """Return an engine over a fake executor, whose steps take 1 ms a token; prefills are not limited."""
     speculative = SpeculativeConfig()
     if max_drafts:
-        speculative = SpeculativeConfig(speculative_method="ngram", num_speculative_tokens=max_drafts)
+        speculative = (
+            SpeculativeConfig(speculative_model="small", num_speculative_tokens=max_drafts)
+            if has_draft_model
+            else SpeculativeConfig(speculative_method="ngram", num_speculative_tokens=max_drafts)
+        )
     config = EngineConfig(
         cache=CacheConfig(block_size=block_size, enable_prefix_caching=caching),
         scheduler=SchedulerConfig(
@@ -117,5 +122,6 @@ def build_driver(
         fails=fails,
         num_stages=pp,
         max_drafts=max_drafts,
+        writes_ahead=has_draft_model,
     )
     return EngineDriver(engine, executor, max_model_len=max_model_len, pp=pp)

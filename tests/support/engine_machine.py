@@ -25,12 +25,14 @@ class EngineMachine(RuleBasedStateMachine):
     Attributes:
         pp: pipeline stages of the executor.
         max_drafts: guesses that it offers with each draw.
+        has_draft_model: whether they are a draft model's.
         total_steps: of the engines that were left at the end of each run.
         build: makes a driver like the first one.
     """
 
     pp = 1
     max_drafts = 0
+    has_draft_model = False
     total_steps = 0
 
     driver: EngineDriver
@@ -65,6 +67,7 @@ class EngineMachine(RuleBasedStateMachine):
             fails=_fails,
             pp=self.pp,
             max_drafts=self.max_drafts,
+            has_draft_model=self.has_draft_model,
         )
         self.driver = self.build()
 
@@ -141,9 +144,9 @@ class EngineMachine(RuleBasedStateMachine):
         type(self).total_steps += self.driver.engine.stats.num_steps
 
     @classmethod
-    def over(cls, *, pp: int, max_drafts: int) -> type[EngineMachine]:
+    def over(cls, *, pp: int, max_drafts: int, has_draft_model: bool = False) -> type[EngineMachine]:
         """Return the machine over an executor of so many stages and drafts, with counters of its own."""
-        options = {"pp": pp, "max_drafts": max_drafts, "total_steps": 0}
+        options = {"pp": pp, "max_drafts": max_drafts, "has_draft_model": has_draft_model, "total_steps": 0}
         return type(f"{cls.__name__}Over{pp}StagesWith{max_drafts}Drafts", (cls,), options)
 
     def check_salts_stay_apart(self):

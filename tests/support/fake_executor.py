@@ -67,6 +67,7 @@ class FakeExecutor:
         num_stages: of the pipeline that it plays. Only the last stage draws: what a row has drawn is known to the others
             as far as steps tell, and they must know all of a row's tokens whenever it is scheduled.
         max_drafts: guesses that it offers with each draw; some are right, some are not.
+        writes_ahead: whether its guesses are a draft model's, which spoil the slots behind what a row has computed.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class FakeExecutor:
         fails: Callable[[NewRow], ErrorInfo | None] = lambda row: None,
         num_stages: int = 1,
         max_drafts: int = 0,
+        writes_ahead: bool = False,
     ) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
@@ -88,6 +90,7 @@ class FakeExecutor:
         self._fails = fails
         self._num_stages = num_stages
         self._max_drafts = max_drafts
+        self._writes_ahead = writes_ahead
         self._num_failed = 0
         self._highest_row_id = 0
         self._last_step_id = 0
@@ -195,6 +198,9 @@ class FakeExecutor:
         else:
             drawn = self._draw(row, share.num_draws)
             row.tokens.extend(drawn[:1])
+        if share.num_wanted_drafts and self._writes_ahead:
+            for position in range(row.num_computed_tokens, len(row.block_table) * self.block_size):
+                self.slots[self._slot(row, position)] = GARBAGE
         prompt_logprobs = self._prompt_logprobs(row, share)
         if not drawn and not prompt_logprobs:
             return None
@@ -203,7 +209,7 @@ class FakeExecutor:
             row_id=share.row_id,
             token_ids=drawn,
             logprobs=[logprob_of(token) for token in drawn] if wants_logprobs else [],
-            next_draft_ids=self._guess(row) if drawn and not is_poisoned else [],
+            next_draft_ids=self._guess(row)[: share.num_wanted_drafts] if drawn and not is_poisoned else [],
             prompt_logprobs=prompt_logprobs,
             prompt_logprobs_start=share.num_computed_tokens + 1,
         )

@@ -16,10 +16,19 @@ from tests.support.engine_machine import HEADS, VOCAB_SIZE, EngineMachine
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pp", "max_drafts", "num_examples"), [(1, 0, 80), (2, 0, 60), (4, 0, 20), (1, 4, 80), (2, 3, 30)]
+    ("pp", "max_drafts", "has_draft_model", "num_examples"),
+    [
+        (1, 0, False, 80),
+        (2, 0, False, 60),
+        (4, 0, False, 20),
+        (1, 4, False, 80),
+        (2, 3, False, 30),
+        (1, 4, True, 60),
+        (2, 3, True, 20),
+    ],
 )
-def test_random_events_keep_every_invariant(pp: int, max_drafts: int, num_examples: int):
-    machine = EngineMachine.over(pp=pp, max_drafts=max_drafts)
+def test_random_events_keep_every_invariant(pp: int, max_drafts: int, has_draft_model: bool, num_examples: int):
+    machine = EngineMachine.over(pp=pp, max_drafts=max_drafts, has_draft_model=has_draft_model)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -33,7 +42,7 @@ def test_random_events_keep_every_invariant(pp: int, max_drafts: int, num_exampl
     assert machine.total_steps >= 20 * num_examples
 
 
-def run_busy_trace(seed: int, pp: int, max_drafts: int = 0) -> EngineDriver:
+def run_busy_trace(seed: int, pp: int, max_drafts: int = 0, *, has_draft_model: bool = False) -> EngineDriver:
     """Press more requests into a small pool than it holds, with as many results late as there may be."""
     rng = random.Random(seed)
     block_size = rng.choice([1, 2, 4])
@@ -52,6 +61,7 @@ def run_busy_trace(seed: int, pp: int, max_drafts: int = 0) -> EngineDriver:
         vocab_size=VOCAB_SIZE,
         pp=pp,
         max_drafts=max_drafts,
+        has_draft_model=has_draft_model,
     )
     for request_id in range(1, 31):
         prompt = rng.choice(HEADS)[: rng.randint(2, 12)] + rng.choices(range(VOCAB_SIZE), k=rng.randint(0, 3))
@@ -89,13 +99,13 @@ def test_busy_traces_give_every_request_its_solo_answer(pp: int, num_traces: int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pp", "num_traces"), [(1, 12), (2, 6)])
-def test_drafts_change_no_answer_and_spare_steps(pp: int, num_traces: int):
-    drivers = [run_busy_trace(seed, pp, max_drafts=4) for seed in range(num_traces)]
+@pytest.mark.parametrize(("pp", "has_draft_model", "num_traces"), [(1, False, 12), (2, False, 6), (1, True, 6)])
+def test_drafts_change_no_answer_and_spare_steps(pp: int, has_draft_model: bool, num_traces: int):
+    drivers = [run_busy_trace(seed, pp, max_drafts=4, has_draft_model=has_draft_model) for seed in range(num_traces)]
     stats = [driver.engine.stats for driver in drivers]
     num_drafts, num_accepted = sum(s.num_draft_tokens for s in stats), sum(sum(s.accepted_at) for s in stats)
     # Without these the traces would not reach what they are for.
     assert num_drafts >= 100 * num_traces
     assert num_drafts / 4 < num_accepted < num_drafts
     assert max(len(s.accepted_at) for s in stats) == 4
-    assert sum(s.num_preemptions for s in stats) >= 8 * num_traces
+    assert sum(s.num_preemptions for s in stats) >= 6 * num_traces
