@@ -77,4 +77,6 @@ def engine_info(
         device_name=executor.device_name,
         data_parallel_size=config.parallel.data_parallel_size,
         data_parallel_rank=config.parallel.data_parallel_rank,
+        speculative_method=config.speculative.method or "",
+        num_speculative_tokens=config.speculative.num_tokens,
     )

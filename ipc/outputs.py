@@ -142,6 +142,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         seed: from it clients derive the seeds of requests that bring none; None: they draw random ones.
         data_parallel_size: cores of the engine, each with the whole model; `core_address` says where they listen.
         data_parallel_rank: which of them this is.
+        speculative_method: who guesses tokens ahead; empty: nobody.
+        num_speculative_tokens: most guesses for a row of a step.
     """
 
     model: str
@@ -167,6 +169,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
+    speculative_method: str = ""
+    num_speculative_tokens: int = 0
 
 
 class Ready(Message, frozen=True, kw_only=True):

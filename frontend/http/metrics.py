@@ -219,6 +219,8 @@ class Metrics(Collector):
         yield self._counter("num_preemptions", [({}, totals.total("num_preemptions"))])
         yield self._counter("busy_rows", [({}, totals.total("num_busy_rows"))], prefix="pagewire")
         yield self._counter("available_rows", [({}, totals.total("num_available_rows"))], prefix="pagewire")
+        if self._info.num_speculative_tokens:
+            yield from self._drafts()
         yield from self._step_times()
         yield self._restarts()
         yield self._counter("prompt_tokens_cached", [({}, self._num_prompt_tokens_cached)])
@@ -231,6 +233,18 @@ class Metrics(Collector):
         )
         yield self._counter(
             "request_success", [({"finished_reason": reason}, count) for reason, count in self._finished.items()]
+        )
+
+    def _drafts(self) -> Iterator[Metric]:
+        accepted_at = self.totals.accepted_at()
+        places = range(max(self._info.num_speculative_tokens, len(accepted_at)))
+        at = dict(enumerate(accepted_at))
+        yield self._counter("spec_decode_num_drafts", [({}, self.totals.total("num_draft_checks"))])
+        yield self._counter("spec_decode_num_draft_tokens", [({}, self.totals.total("num_draft_tokens"))])
+        yield self._counter("spec_decode_num_accepted_tokens", [({}, sum(accepted_at))])
+        yield self._counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            [({"position": str(place)}, at.get(place, 0)) for place in places],
         )
 
     def _step_times(self) -> Iterator[Metric]:
@@ -327,6 +341,10 @@ _HELP = {
     "generation_tokens": "Output tokens drawn.",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
+    "spec_decode_num_drafts": "Times that drafts were checked, each for one row of a step.",
+    "spec_decode_num_draft_tokens": "Drafts that were checked.",
+    "spec_decode_num_accepted_tokens": "Drafts that were what the model drew in their place.",
+    "spec_decode_num_accepted_tokens_per_pos": "The same, by the draft's place behind the last token.",
     "request_success": "Finished answers by reason.",
     "time_per_output_token_seconds": "Time between output tokens (older name).",
     "iteration_tokens_total": "Tokens scheduled in a step.",
