@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from .request import Child
 from .step_costs import StepCosts
 
-# A child whose drafts do not pay tries one again after so many chances: its text may have come to a repetition.
-_PROBE_INTERVAL = 64
-# What a draft must bring beyond its cost: a step with drafts is awaited before the next one can be scheduled.
+# What a draft must bring beyond its cost: what steps take is known roughly, and what is accepted changes with the text.
 _MARGIN = 1.2
 
 
@@ -41,13 +39,20 @@ class DraftPolicy:
 
     A draft at depth i is accepted with the i-th power of the child's rate. It pays if the token that it brings is worth
     more than the time that it takes: time in which the step's decodes bring tokens at the rate that they do without.
+    And all drafts of a step together have to make up for the next step, which others take without the child: how it
+    goes on is not known before its drafts are checked.
+
+    Guesses that were not checked are compared with what was drawn, which costs nothing: a child whose text has come to
+    a repetition is found out.
 
     Args:
         max_drafts: most drafts of a child in a step; 0: there are none.
+        runs_ahead: whether a child without drafts is in the next step before this one is back.
     """
 
-    def __init__(self, max_drafts: int) -> None:
+    def __init__(self, max_drafts: int, *, runs_ahead: bool = True) -> None:
         self._max_drafts = max_drafts
+        self._runs_ahead = runs_ahead
         self.counts = DraftCounts()
 
     @property
@@ -70,14 +75,12 @@ class DraftPolicy:
         most = min(len(offered), self._max_drafts, num_fitting, left)
         if most <= 0:
             return []
-        num_drafts = self._num_paying(child.acceptance.rate, most, num_decodes, costs)
-        if num_drafts == 0:
-            child.acceptance.num_chances += 1
-            if child.acceptance.num_chances < _PROBE_INTERVAL:
-                return []
-            num_drafts = 1
-        child.acceptance.num_chances = 0
-        return offered[:num_drafts]
+        return offered[: self._num_paying(child.acceptance.rate, most, num_decodes, costs)]
+
+    def compare(self, child: Child, token_ids: list[int]) -> None:
+        """Learn from a step without drafts: were the first of the child's guesses what it drew?"""
+        if child.draft_token_ids and token_ids:
+            child.acceptance.observe(1, int(child.draft_token_ids[0] == token_ids[0]))
 
     def observe(self, child: Child, num_drafts: int, num_accepted: int) -> None:
         """Learn from a step that has checked drafts of a child."""
@@ -92,10 +95,13 @@ class DraftPolicy:
             return most  # nothing is known yet
         # Tokens that the decodes would bring in the time that a draft takes.
         price = _MARGIN * costs.draft_s * num_decodes / decodes_s
-        chance, num_paying = 1.0, 0
+        chance, num_paying, gain = 1.0, 0, 0.0
         while num_paying < most:
             chance *= rate
             if chance <= price:
                 break
             num_paying += 1
-        return num_paying
+            gain += chance - price
+        # The step that the child misses is shorter by its decode: it loses its token's share of what any step takes.
+        misses = self._runs_ahead and num_decodes > 1
+        return num_paying if not misses or gain > costs.decodes_s(0) / decodes_s else 0

@@ -41,7 +41,7 @@ def test_costs_tell_drafts_from_decodes():
 
 
 def test_all_drafts_are_checked_where_they_cost_next_to_nothing():
-    assert DraftPolicy(5).grant(child_with(8), 1, 100, CHEAP) == [10, 11, 12, 13, 14]
+    assert DraftPolicy(5).grant(child_with(8, rate=1.0), 1, 100, CHEAP) == [10, 11, 12, 13, 14]
 
 
 def test_nothing_is_known_of_costs_at_first_and_drafts_are_tried():
@@ -55,7 +55,7 @@ def test_nothing_is_known_of_costs_at_first_and_drafts_are_tried():
 def test_drafts_end_where_the_offer_the_room_or_the_request_does(
     num_drafts: int, max_tokens: int, num_fitting: int, expected: int
 ):
-    child = child_with(num_drafts, max_tokens=max_tokens)
+    child = child_with(num_drafts, max_tokens=max_tokens, rate=1.0)
     assert len(DraftPolicy(9).grant(child, 1, num_fitting, CHEAP)) == expected
 
 
@@ -72,11 +72,26 @@ def test_more_company_leaves_fewer_drafts():
     assert numbers[0] > numbers[-1]
 
 
-def test_a_child_whose_drafts_do_not_pay_tries_one_now_and_then():
+def test_a_child_that_comes_to_a_repetition_is_found_out_without_a_check():
     policy, child = DraftPolicy(4), child_with(4, rate=0.0)
-    grants = [len(policy.grant(child, 8, 100, DEAR)) for _ in range(200)]
-    assert sum(grants) == 3
-    assert set(grants) == {0, 1}
+    assert policy.grant(child, 1, 100, CHEAP) == []
+    policy.compare(child, [])
+    policy.compare(child, [99])
+    assert policy.grant(child, 1, 100, CHEAP) == []
+    for _ in range(8):
+        policy.compare(child, [child.draft_token_ids[0]])
+    assert len(policy.grant(child, 1, 100, CHEAP)) == 4
+    assert policy.counts.num_drafts == child.request.num_draft_tokens == 0
+
+
+def test_others_go_on_while_a_child_waits_for_its_drafts_and_that_has_to_pay_too():
+    def num_granted(*, runs_ahead: bool, num_decodes: int) -> int:
+        policy = DraftPolicy(1, runs_ahead=runs_ahead)
+        return len(policy.grant(child_with(1, rate=0.7), num_decodes, 100, CHEAP))
+
+    assert num_granted(runs_ahead=True, num_decodes=1) == 1  # nobody goes on
+    assert num_granted(runs_ahead=True, num_decodes=2) == 0  # one token against eight ninths of one
+    assert num_granted(runs_ahead=False, num_decodes=2) == 1
 
 
 def test_what_was_checked_is_counted_for_the_request_and_in_all():
