@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagewire.ipc.errors import PagewireError, RankLost
 
@@ -63,9 +63,10 @@ def find_cause(
         is_certain = death.exit_code < 0 and world_size == 1
         return ExecutorDeath(death.text, came_from_outside=death.exit_code < 0, is_certain=is_certain)
     for rank, error in failures.items():
-        return _failure(rank, error, world_size, is_certain=False)
+        # The one that was lost would have been found dead by now, or said why it fails, had its host not been lost too.
+        return replace(_failure(rank, error, world_size), came_from_outside=True, is_certain=False)
     return None
 
 
-def _failure(rank: int, error: PagewireError, world_size: int, *, is_certain: bool = True) -> ExecutorDeath:
-    return ExecutorDeath(f"{name_of(rank, world_size)} failed: {error}", error, is_certain=is_certain)
+def _failure(rank: int, error: PagewireError, world_size: int) -> ExecutorDeath:
+    return ExecutorDeath(f"{name_of(rank, world_size)} failed: {error}", error)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import zmq
 
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.errors import ExecutorDied, MachineError, PagewireError, ProtocolError, StartError
+from pagewire.ipc.errors import ExecutorDied, MachineError, PagewireError, ProtocolError, RankLost, StartError
 from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
 
@@ -165,7 +165,8 @@ class ExecutorSupervisor:
             return False
         death = self._find_death(now)
         if death is not None and not death.is_certain and self._group is not None:
-            self._group.wait_for_news(_LAST_WORDS_S)
+            # What ended a rank that others have lost, its death notice tells, which may come from another host.
+            self._group.wait_for_news(_LAST_WORDS_S, of_deaths=isinstance(death.error, RankLost))
         return death is not None
 
     def end(self, now: float) -> ExecutorDeath:

@@ -1,7 +1,7 @@
 """`python -m pagewire.gpu_executor.quantize_checkpoint`: rounds a checkpoint's linear layers to 4 or 8 bits.
 
-`pagewire quantize` starts it, as only the executor imports torch. Every number is rounded on its own, without samples
-of text: so it takes seconds, and anyone can do it.
+`pagewire quantize` starts it, as only the executor imports torch. Every matrix is rounded on its own, which takes
+seconds; or, with samples of text, to what the layers are given along them, which takes minutes (calibration.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import msgspec
 import torch
 from tqdm import tqdm
 
@@ -24,10 +26,12 @@ from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.checkpoint.safetensors_index import read_tensor_table
 from pagewire.ipc.errors import ConfigError, MachineError, StartError
 
+from .calibration import round_along_text
 from .compute_dtype import CHECKPOINT_DTYPES
+from .formats.quantized.integer_matrix import IntegerMatrix
 from .formats.writing.compressed_tensors import FloatQuantized, PackQuantized
 from .formats.writing.gptq import GPTQPacking
-from .formats.writing.packing import Packing
+from .formats.writing.packing import IntegerPacking, Packing
 from .formats.writing.quantized_directory import QuantizedSizes, foreign_files, write_quantized
 from .kernels.reference.reference_ops import ReferenceOps
 from .models.registry import build_model
@@ -86,26 +90,59 @@ def choose_packing(
     return packing
 
 
+def calibrate(
+    config: ModelConfig, packing: Packing, layers: dict[str, tuple[int, int]], sequences: list[list[int]]
+) -> dict[str, IntegerMatrix]:
+    """Round the layers along a text, with a progress bar on a terminal; see `round_along_text`.
+
+    Raises:
+        ConfigError: if the packing stores no integers, or as of `round_along_text`.
+    """
+    if not isinstance(packing, IntegerPacking):
+        raise ConfigError("--calibration-ids: fp8 is rounded number by number; give --to int4 or int8.")
+    with _progress_bar(total=len(layers), unit="layer") as show:
+        return round_along_text(
+            config, packing, layers, sequences, num_threads=os.cpu_count() or 1, progress=lambda name: show(name, 1)
+        )
+
+
 def quantize(
-    source: Path, target: Path, packing: Packing, layers: dict[str, tuple[int, int]], max_file_bytes: int
+    source: Path,
+    target: Path,
+    packing: Packing,
+    layers: dict[str, tuple[int, int]],
+    max_file_bytes: int,
+    rounded: Mapping[str, IntegerMatrix],
 ) -> QuantizedSizes:
     """Write the quantized copy, with a progress bar on a terminal; errors as of `write_quantized`."""
     num_bytes = sum(location.end - location.begin for location in read_tensor_table(source).values())
-    with tqdm(total=num_bytes, unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
+    with _progress_bar(total=num_bytes, unit="B") as show:
+        return write_quantized(
+            source, target, packing, layers, max_file_bytes=max_file_bytes, progress=show, rounded=rounded
+        )
+
+
+@contextmanager
+def _progress_bar(*, total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
+    """Give what moves a bar on a terminal on: it takes a name, and how much is done more."""
+    with tqdm(total=total, unit=unit, unit_scale=True, disable=None, file=sys.stderr) as bar:
 
         def show(name: str, size: int) -> None:
             bar.set_postfix_str(name, refresh=False)
             bar.update(size)
 
-        return write_quantized(source, target, packing, layers, max_file_bytes=max_file_bytes, progress=show)
+        yield show
 
 
-def report_lines(to: str, packing: Packing, target: Path, sizes: QuantizedSizes, seconds: float) -> list[str]:
-    """Return what was done, for people."""
+def report_lines(
+    to: str, packing: Packing, target: Path, sizes: QuantizedSizes, num_samples: int, seconds: float
+) -> list[str]:
+    """Return what was done, for people; `num_samples` are the tokens of the samples of text."""
+    along = f" along {num_samples:,} tokens" if num_samples else ""
     of_packed = 8 * sizes.packed_bytes / sizes.num_packed
     of_all = [f"{8 * size / sizes.num_weights:.2f}" for size in (sizes.bytes_before, sizes.bytes_after)]
     return [
-        f"{sizes.num_layers} linear layers rounded to {to} ({packing.describe()}) in {seconds:.1f} s",
+        f"{sizes.num_layers} linear layers rounded to {to} ({packing.describe()}){along} in {seconds:.1f} s",
         f"weights: {_size(sizes.bytes_before)} -> {_size(sizes.bytes_after)}",
         f"bits a weight: {of_all[0]} -> {of_all[1]}; {of_packed:.2f} in these layers, the others stay as they are",
         f"written: {target}",
@@ -167,11 +204,16 @@ def run(options: argparse.Namespace) -> list[str]:
     check_target(options.model, options.out, may_replace=options.overwrite)
     layers = linear_layers(config)
     packing = choose_packing(options.to, options.format, options.group_size, options.symmetric, layers)
+    sequences, rounded = [], {}
+    if options.calibration_ids is not None:
+        sequences = msgspec.json.decode(options.calibration_ids.read_bytes(), type=list[list[int]])
+        rounded = calibrate(config, packing, layers, sequences)
     try:
-        sizes = quantize(options.model, options.out, packing, layers, int(options.max_shard_gb * 1e9))
+        sizes = quantize(options.model, options.out, packing, layers, int(options.max_shard_gb * 1e9), rounded)
     except OSError as exc:
         raise MachineError(f"--out {options.out} can't be written: {exc.strerror}.") from exc
-    return report_lines(options.to, packing, options.out, sizes, time.perf_counter() - started)
+    num_samples = sum(len(sequence) for sequence in sequences)
+    return report_lines(options.to, packing, options.out, sizes, num_samples, time.perf_counter() - started)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -183,6 +225,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=("compressed-tensors", "gptq"), default="compressed-tensors")
     parser.add_argument("--group-size", type=int, help="input channels that share a scale; -1: a row")
     parser.add_argument("--symmetric", action=argparse.BooleanOptionalAction, help="without zero points")
+    parser.add_argument("--calibration-ids", type=Path, help="samples of text: JSON, a list of lists of token ids")
     parser.add_argument("--max-shard-gb", type=float, default=5.0, help="of a file, in 10^9 bytes")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in the new directory")
     parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input ends")

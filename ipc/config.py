@@ -107,7 +107,7 @@ class CacheConfig(_Config, frozen=True, kw_only=True):
         float, Meta(description="Share of the device's memory (a CPU: cgroup limit or RAM) for weights, work and KV.")
     ] = 0.9
     kv_cache_memory_bytes: Annotated[
-        int | None, Meta(description="Size of the KV pool in bytes, instead of a share of the memory.")
+        int | None, Meta(description="Size of each executor's KV pool in bytes, instead of a share of the memory.")
     ] = None
     kv_cache_dtype: Annotated[
         KVCacheDType, Meta(description="Type of cached keys and values. auto: float16 on a CPU, else the model's.")
@@ -177,7 +177,11 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
         SchedulingPolicy, Meta(description="fcfs: first come first served; priority: lower priority value first.")
     ] = "fcfs"
     async_scheduling: Annotated[
-        bool, Meta(description="Schedule and send a step before the last one's tokens are known.")
+        bool,
+        Meta(
+            description="Schedule and send a step before the last one's tokens are known. Without, pipeline stages "
+            "wait for each other."
+        ),
     ] = True
     max_waiting_requests: Annotated[
         int, Meta(description="Most requests that may wait for their first step; more get a 503. 0: no limit.")

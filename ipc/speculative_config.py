@@ -55,6 +55,11 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ConfigError(
                 f"--speculative-method {self.method} guesses without a model; leave --speculative-model out."
             )
+        if self.method == "draft_model":
+            raise ConfigError(
+                f"--speculative-model {self.speculative_model}: draft models are not served yet; give "
+                "--speculative-method ngram or suffix instead."
+            )
         if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max <= 32:
             raise ConfigError(
                 f"--prompt-lookup-min {self.prompt_lookup_min} and --prompt-lookup-max {self.prompt_lookup_max} must "

@@ -6,13 +6,20 @@ in the order 0 2 4 6 1 3 5 7).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from pagewire.gpu_executor.formats.writing.packing import Packing, TensorSpec, check_groups, pack_words, scale_dtype
-from pagewire.gpu_executor.quantization.least_squares import fit_integers
+from pagewire.gpu_executor.formats.quantized.integer_matrix import IntegerMatrix
+from pagewire.gpu_executor.formats.writing.packing import (
+    IntegerPacking,
+    TensorSpec,
+    check_groups,
+    pack_words,
+    scale_dtype,
+)
 from pagewire.ipc.errors import ConfigError
 
 _PER_WORD = 8
@@ -21,7 +28,7 @@ _CHANNEL_OF_NIBBLE = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True)
-class AWQPacking(Packing):
+class AWQPacking(IntegerPacking):
     """`qweight`, `qzeros` and `scales`, 4 bits, with zero points.
 
     Attributes:
@@ -29,6 +36,8 @@ class AWQPacking(Packing):
     """
 
     group_size: int
+    bits: int = field(default=4, init=False)
+    is_symmetric: bool = field(default=False, init=False)
 
     def describe(self) -> str:
         return f"awq, groups of {self.group_size}"
@@ -57,14 +66,10 @@ class AWQPacking(Packing):
             TensorSpec("scales", torch.float16, (num_groups, rows)),
         ]
 
-    def pack(self, matrix: Tensor) -> list[Tensor]:
-        rounded = fit_integers(
-            matrix,
-            bits=4,
-            group_size=self.group_size,
-            is_symmetric=False,
-            scale_dtypes=(scale_dtype(matrix.dtype), torch.float16),
-        )
+    def scale_dtypes(self, dtype: torch.dtype) -> Sequence[torch.dtype]:
+        return (scale_dtype(dtype), torch.float16)
+
+    def store(self, rounded: IntegerMatrix, dtype: torch.dtype) -> list[Tensor]:
         return [
             _pack(rounded.codes.t()),
             _pack(rounded.zero.t().to(torch.uint8)),

@@ -20,6 +20,9 @@ _CONTEXT_BYTES = int(0.9 * 2**30)
 _CONNECTED_BYTES = int(0.6 * 2**30)
 _GRAPH_BYTES = int(0.5 * 2**30)
 
+# What experts' tokens hold at a time: the engine takes them through in parts.
+_MOST_EXPERT_NUMBERS = 3 << 26
+
 BLOCK_SIZE = 16
 """Tokens of a KV block, as the engine has it by default."""
 
@@ -90,8 +93,9 @@ def _workspace_bytes(served: Served, placement: Placement) -> int:
     model, limits = served.model, served.limits
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim // placement.tp
     inner = model.intermediate_size // placement.tp
-    widest = 4 * model.hidden_size + max(2 * qkv, 3 * inner, _expert_activations(model, placement))
-    activations = 2 * limits.max_num_batched_tokens * widest
+    tokens = limits.max_num_batched_tokens
+    experts = min(tokens * _expert_activations(model, placement), _MOST_EXPERT_NUMBERS)
+    activations = 2 * (4 * tokens * model.hidden_size + max(tokens * max(2 * qkv, 3 * inner), experts))
     vocab_rows = -(-model.vocab_size // placement.tp)
     logits = 2 * 4 * min(limits.max_num_seqs, limits.max_num_batched_tokens) * vocab_rows
     return activations + logits

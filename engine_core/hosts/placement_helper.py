@@ -14,6 +14,7 @@ from pagewire.ipc.process import ChildProcess
 
 logger = logging.getLogger(__name__)
 
+_RAY_CLIENT = "pagewire.engine_core.hosts.ray_helper"
 _STOP_TIMEOUT_S = 3.0
 
 
@@ -41,9 +42,13 @@ class RayHelper:
         config: of the engine.
         keys: handed to the agents.
         core_epoch: of the core.
+        module: what to run; tests run another one.
     """
 
-    def __init__(self, config: EngineConfig, keys: ClusterKeys | None, *, core_epoch: int) -> None:
+    def __init__(
+        self, config: EngineConfig, keys: ClusterKeys | None, *, core_epoch: int, module: str = _RAY_CLIENT
+    ) -> None:
+        self._module = module
         self._config = config
         self._keys = keys
         self._core_epoch = core_epoch
@@ -62,7 +67,7 @@ class RayHelper:
                 raise MachineError(f"Ray's client {how}; its log lines above say more.")
             logger.error("Ray's client %s; starting another one", how)
         self._process = ChildProcess(
-            "pagewire.engine_core.hosts.ray_helper",
+            self._module,
             name="ray",
             address=f"tcp://127.0.0.1:{port}",
             runtime_dir=Path(tempfile.gettempdir()),

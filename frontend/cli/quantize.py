@@ -26,17 +26,14 @@ def quantize_command() -> click.Command:
     return FlagCommand(
         "quantize", config_flags(QuantizeConfig), {}, [click.Argument(["model"], metavar="MODEL")], quantize,
         "Write a copy of MODEL with linear layers rounded to 4 or 8 bits, which serves here and elsewhere. MODEL is a "
-        "directory or a hub id with safetensors weights. It takes no samples of text, and seconds to minutes.",
+        "directory or a hub id with safetensors weights. It takes seconds to minutes, and with "
+        "--calibrate loses less.",
         _REFUSED,
     )  # fmt: skip
 
 
 _REFUSED = RefusedFlags(
-    not_yet={
-        "dataset": "weights are rounded by themselves, without samples of text",
-        "num-samples": "weights are rounded by themselves, without samples of text",
-        "ignore": "all linear layers are rounded but the output layer",
-    },
+    not_yet={"ignore": "all linear layers are rounded but the output layer"},
     needless={
         "scheme": "use --to",
         "bits": "use --to int4 or --to int8",
@@ -44,5 +41,7 @@ _REFUSED = RefusedFlags(
         "output": "use --out",
         "output-dir": "use --out",
         "device": "it runs on the CPU",
+        "dataset": "use --calibrate with a file of text",
+        "num-samples": "use --calibration-tokens",
     },
 )

@@ -91,7 +91,7 @@ _NEEDLESS: Mapping[str, str] = {
     "uvicorn-log-level": "use --log-level",
     "disable-fastapi-docs": "there are no such pages",
     "disable-frontend-multiprocessing": "the frontend and the engine core are always processes of their own",
-    "disable-custom-all-reduce": "it runs on one device",
+    "disable-custom-all-reduce": "sums over ranks are gathered and added in rank order, or left to nccl",
     "use-v2-block-manager": "there is one block manager",
     "performance-mode": "use --max-num-seqs and --max-num-batched-tokens",
     # llama.cpp's
@@ -187,7 +187,7 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
         "openai is for any server with OpenAI's API",
     )
     | dict.fromkeys(("openai-audio", "openai-embeddings", "vllm-rerank"), "it measures streams of text"),
-    "to": dict.fromkeys(("awq", "smoothquant"), "it takes samples of text")
+    "to": dict.fromkeys(("awq", "smoothquant"), "no channels are rescaled (int4 --calibrate takes samples of text)")
     | dict.fromkeys(("int2", "int3", "int5", "int6", "nf4", "nvfp4", "mxfp4", "fp4"), "there is no layout for it"),
     "speculative_method": dict.fromkeys(
         ("eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp", "ernie_mtp",

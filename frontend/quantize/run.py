@@ -17,7 +17,8 @@ from types import FrameType
 from pagewire.checkpoint.resolve import ResolvedModel, resolve_model
 from pagewire.ipc.errors import ConfigError, MachineError
 
-from .config import QuantizeConfig
+from .calibration_text import calibration_ids
+from .config import DEFAULT_CALIBRATION_TOKENS, QuantizeConfig
 
 _MODULE = "pagewire.gpu_executor.quantize_checkpoint"
 
@@ -36,17 +37,23 @@ def run(model: str, config: QuantizeConfig) -> int:
             f"{resolved.name} is a GGUF model, whose weights are packed in GGUF's own types; name the safetensors "
             "checkpoint that it was made of, or serve it as it is."
         )
-    return run_tool(tool_command(resolved, config))
+    if config.calibrate is None:
+        return run_tool(tool_command(resolved, config, None))
+    num_tokens = config.calibration_tokens or DEFAULT_CALIBRATION_TOKENS
+    with calibration_ids(resolved.path, Path(config.calibrate), num_tokens) as samples:
+        return run_tool(tool_command(resolved, config, samples))
 
 
-def tool_command(model: ResolvedModel, config: QuantizeConfig) -> list[str]:
-    """Return the command line of the executor's tool."""
+def tool_command(model: ResolvedModel, config: QuantizeConfig, samples: Path | None) -> list[str]:
+    """Return the command line of the executor's tool; `samples` is the file of `calibration_ids`."""
     options = ["--to", config.to, "--out", config.out, "--format", config.format]
     options += ["--max-shard-gb", str(config.max_shard_gb)]
     if config.group_size is not None:
         options.append(f"--group-size={config.group_size}")
     if config.symmetric is not None:
         options.append("--symmetric" if config.symmetric else "--no-symmetric")
+    if samples is not None:
+        options += ["--calibration-ids", str(samples)]
     if config.overwrite:
         options.append("--overwrite")
     return [sys.executable, "-P", "-m", _MODULE, "--end-with-stdin", *options, "--", str(model.path)]

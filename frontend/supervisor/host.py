@@ -25,6 +25,7 @@ from .shutdown import exit_at_sigterm
 logger = logging.getLogger(__name__)
 
 _AGENT = "pagewire.gpu_executor.host_agent"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _STOP_TIMEOUT_S = 5.0
 _PROGRESS_S = 60.0  # an agent that was killed after that was none that can't run
 
@@ -46,6 +47,10 @@ def run_host(config: EngineConfig, *, agent_module: str = _AGENT) -> int:
     cluster_keys = read_cluster_keys(parallel)
     address = f"tcp://{parallel.master_addr}:{parallel.master_port}"
     logger.info("this host computes for host 0 at %s, which answers all requests", address)
+    if parallel.master_addr in _LOOPBACK:
+        logger.warning(
+            "--master-addr %s is this host itself: give host 0's, unless it runs here too", parallel.master_addr
+        )
     runtime_dir = RuntimeDir()
 
     def start() -> ChildProcess:

@@ -134,8 +134,7 @@ class RowParallelLinear:
     def __init__(
         self, prefix: str, name: str, out_features: int, in_features: int, *, has_bias: bool, context: BuildContext
     ) -> None:
-        self.module = f"{prefix}.{name}"
-        """Canonical name of the projection."""
+        self._module = f"{prefix}.{name}"
         self._context = context
         self._shape = (out_features, in_features)
         self._columns = context.share.of(in_features)
@@ -151,12 +150,17 @@ class RowParallelLinear:
         """The loaded weight, as kernels want it."""
         return self._loader.weight
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Canonical name of the projection."""
+        return (self._module,)
+
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""
         context, loader, (out_features, in_features) = self._context, self._loader, self._shape
         is_whole = len(self._columns) == in_features
         yield WeightTarget(
-            name=f"{self.module}.weight",
+            name=f"{self._module}.weight",
             shape=self._shape,
             load=lambda tensor: loader.load_rows(0, tensor),
             loaded_bytes=loader.loaded_bytes,
@@ -165,7 +169,7 @@ class RowParallelLinear:
         )
         if self._has_bias:
             yield WeightTarget(
-                name=f"{self.module}.bias",
+                name=f"{self._module}.bias",
                 shape=(out_features,),
                 load=lambda tensor: loader.load_bias(0, tensor),
                 loaded_bytes=lambda tensor: torch.float32.itemsize * out_features,

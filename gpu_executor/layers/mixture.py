@@ -70,6 +70,12 @@ class MixtureBlock:
         ]
 
     @property
+    def linears(self) -> tuple[FusedLinear | RowParallelLinear, ...]:
+        """The projections of the experts that are here, by expert."""
+        here = self.experts[self._here.start : self._here.stop]
+        return tuple(linear for expert in here for linear in (expert.gate_up, expert.down))
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Canonical names of what may be quantized: the experts' projections, and by convention not the router."""
         return tuple(name for expert in self.experts for name in expert.modules)
@@ -116,7 +122,7 @@ class Expert:
     @property
     def modules(self) -> tuple[str, ...]:
         """Canonical names of the projections."""
-        return (*self.gate_up.modules, self.down.module)
+        return (*self.gate_up.modules, *self.down.modules)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this expert."""

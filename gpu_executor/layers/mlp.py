@@ -51,9 +51,14 @@ class MLP:
         )
 
     @property
+    def linears(self) -> tuple[FusedLinear | RowParallelLinear, ...]:
+        """The projections, in the order of their products."""
+        return (self.gate_up, self.down)
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Canonical names of the projections."""
-        return (*self.gate_up.modules, self.down.module)
+        return (*self.gate_up.modules, *self.down.modules)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this block."""

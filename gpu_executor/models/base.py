@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
+from ..kernels.layouts import LinearWeight
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..kv_scales import KVScales
 from ..layers.weight_target import WeightTarget
@@ -84,6 +85,13 @@ class Model(Protocol):
 
     def linear_modules(self) -> frozenset[str]:
         """Return the canonical names of the checkpoint's linear layers: what may be quantized."""
+        ...
+
+    def linear_weights(self) -> Iterator[tuple[tuple[str, ...], LinearWeight]]:
+        """Yield the loaded weights of this stage's linear layers, but for the output layer and routers.
+
+        Each comes with the canonical names of the checkpoint's layers whose rows it stacks, in their order.
+        """
         ...
 
     def kv_scales(self) -> list[KVScales | None]:

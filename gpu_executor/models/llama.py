@@ -24,7 +24,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
-from ..kernels.layouts import DecoderLayerWeights, DecoderWeights, RotaryTable
+from ..kernels.layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, RotaryTable
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..kv_scales import KVScales
 from ..layers.attention import Attention
@@ -164,8 +164,14 @@ class LlamaForCausalLM:
         """See `Model.linear_modules`."""
         names = set(self.output.modules)
         for layer in self.layers:
-            names.update(layer.attention.qkv.modules, (layer.attention.output.module,), layer.mlp.modules)
+            names.update(layer.attention.qkv.modules, layer.attention.output.modules, layer.mlp.modules)
         return frozenset(names)
+
+    def linear_weights(self) -> Iterator[tuple[tuple[str, ...], LinearWeight]]:
+        """See `Model.linear_weights`."""
+        for layer in self._layers_here:
+            for linear in (layer.attention.qkv, layer.attention.output, *layer.mlp.linears):
+                yield linear.modules, linear.weight
 
     def kv_scales(self) -> list[KVScales | None]:
         """See `Model.kv_scales`."""

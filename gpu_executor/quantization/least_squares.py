@@ -26,7 +26,13 @@ _SMALLEST_SCALE = 2.0**-24  # of float16
 
 
 def fit_integers(
-    matrix: Tensor, *, bits: int, group_size: int | None, is_symmetric: bool, scale_dtypes: Sequence[torch.dtype]
+    matrix: Tensor,
+    *,
+    bits: int,
+    group_size: int | None,
+    is_symmetric: bool,
+    scale_dtypes: Sequence[torch.dtype],
+    importance: Tensor | None = None,
 ) -> IntegerMatrix:
     """Round to integers, each group with the scale and zero point of those tried that leave the least squared error.
 
@@ -36,6 +42,7 @@ def fit_integers(
         group_size: input channels of a group, which divide in_features; None: a row.
         is_symmetric: all zero points are 2^(bits - 1).
         scale_dtypes: each scale is rounded to them in turn; the last is what it is stored in.
+        importance: [in_features] float32, positive: what squared errors of each input channel count; None: all alike.
 
     Raises:
         ValueError: if groups don't divide the rows, or the matrix holds a NaN, an infinity, or numbers so large that
@@ -46,8 +53,11 @@ def fit_integers(
     if in_features % size:
         raise ValueError(f"{in_features} input channels can't be cut into groups of {size}")
     factors = _UNSEARCHED if bits == 8 and group_size is None else _FACTORS[bits]
+    shares = None if importance is None else importance.view(in_features // size, size)
     found = [
-        _fit_groups(rows.reshape(len(rows), in_features // size, size), bits, is_symmetric, scale_dtypes, factors)
+        _fit_groups(
+            rows.reshape(len(rows), in_features // size, size), bits, is_symmetric, scale_dtypes, factors, shares
+        )
         for rows in row_chunks(matrix, _CHUNK_VALUES)
     ]
     codes, scale, zero = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -55,7 +65,12 @@ def fit_integers(
 
 
 def _fit_groups(
-    groups: Tensor, bits: int, is_symmetric: bool, scale_dtypes: Sequence[torch.dtype], factors: Sequence[float]
+    groups: Tensor,
+    bits: int,
+    is_symmetric: bool,
+    scale_dtypes: Sequence[torch.dtype],
+    factors: Sequence[float],
+    importance: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """[rows, num_groups, group_size] -> codes of that shape, uint8; scale and zero, [rows, num_groups]."""
     max_code = 2**bits - 1
@@ -71,7 +86,10 @@ def _fit_groups(
         steps = groups / scale
         for zero in _zero_points(least, most, scale, bits, is_symmetric):
             codes = (steps + zero).round_().clamp_(0, max_code)
-            error = (codes - zero).sub_(steps).square_().sum(2, keepdim=True).mul_(scale.square())
+            squares = (codes - zero).sub_(steps).square_()
+            if importance is not None:
+                squares.mul_(importance)
+            error = squares.sum(2, keepdim=True).mul_(scale.square())
             is_better = error < best_error
             best_error = torch.where(is_better, error, best_error)
             best_scale = torch.where(is_better, scale, best_scale)

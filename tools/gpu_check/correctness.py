@@ -22,6 +22,7 @@ from pagewire.gpu_executor.kernels.select import select_ops
 from tools.gpu_check.comparison import ROUNDED_ONCE, SUMMED, Case, check
 from tools.gpu_check.correctness_checkpoints import checkpoint_cases
 from tools.gpu_check.correctness_draws import draw_checks
+from tools.gpu_check.correctness_mixtures import MixtureCases
 from tools.gpu_check.correctness_products import ProductCases
 from tools.gpu_check.inputs import Chunk, Inputs, empty_cache, moved, numbers, paged
 from tools.gpu_check.records import Check
@@ -199,7 +200,8 @@ def op_checks(ops: Ops, setting: Setting, dtype: torch.dtype) -> Iterator[Check]
     inputs = Inputs(dtype, torch.device(setting.device))
     cases = OpCases(ops, inputs, setting.model, is_tiny=setting.is_tiny).all()
     products = ProductCases(ops, inputs, is_tiny=setting.is_tiny).all()
-    for case in setting.own(itertools.chain(cases, products)):
+    mixtures = MixtureCases(ops, inputs, is_tiny=setting.is_tiny).all()
+    for case in setting.own(itertools.chain(cases, products, mixtures)):
         yield check(case, dtype)
 
 
@@ -207,7 +209,10 @@ def invariance_checks(setting: Setting, dtype: torch.dtype) -> Iterator[Check]:
     """With --batch-invariant products are right too, and a row has the same bits alone and among others."""
     device = torch.device(setting.device)
     ops = select_ops("triton", device=device, is_batch_invariant=True)
-    for case in setting.own(ProductCases(ops, Inputs(dtype, device, seed=2), is_tiny=setting.is_tiny).invariant()):
+    inputs = Inputs(dtype, device, seed=2)
+    products = ProductCases(ops, inputs, is_tiny=setting.is_tiny).invariant()
+    mixtures = MixtureCases(ops, inputs, is_tiny=setting.is_tiny).invariant()
+    for case in setting.own(itertools.chain(products, mixtures)):
         yield check(case, dtype)
 
 

@@ -172,6 +172,45 @@ ERRORS: tuple[PlantedError, ...] = (
         ("weights beyond the last channel are read", "weight_mask & is_channel[None, :]", "weight_mask"),
     ),
     *_slips(
+        "mixture/choose",
+        ("the best expert alone is taken", "tl.static_range(NUM_CHOSEN)", "tl.static_range(1)"),
+        (
+            "the last of equal experts is taken",
+            "tl.min(tl.where(is_best, expert, PADDED_EXPERTS)",
+            "tl.max(tl.where(is_best, expert, -1)",
+        ),
+        ("weights are not made to add up to 1", "shares / tl.sum(shares, axis=0)", "shares"),
+        tests="mixture/test_choose",
+    ),
+    *_slips(
+        "mixture/group",
+        ("other ranks' pairs count as those before", "(ids >= 0) & ", ""),
+        (
+            "a block's pairs overwrite those of the block before",
+            "place += tl.sum(is_own.to(tl.int32), axis=0)",
+            "place += 0",
+        ),
+        ("tiles begin with the expert's first pair", " + (tile - tiles_before) * BLOCK_M", ""),
+        tests="mixture/test_group",
+    ),
+    *_slips(
+        "mixture/grouped_product",
+        ("all tiles multiply by the first expert", "tl.load(matrices + expert)", "tl.load(matrices + 0 * expert)"),
+        (
+            "each pair reads the row of its number",
+            "x + pairs // PAIRS_A_ROW * x_stride, matrix",
+            "x + pairs * x_stride, matrix",
+        ),
+        ("scales are those of the first expert", "tl.load(scales + expert)", "tl.load(scales + 0 * expert)"),
+        tests="mixture/test_experts",
+    ),
+    *_slips(
+        "mixture/combine",
+        ("experts are added unweighed", "output.to(tl.float32) * weight", "output.to(tl.float32)"),
+        ("other ranks' experts are added", "tl.where(is_here, hidden_size, 0)", "hidden_size"),
+        tests="mixture/test_experts",
+    ),
+    *_slips(
         "dequantize",
         ("the first row is always the matrix's", "unit * padded_rows + first_row + n", "unit * padded_rows + n"),
         ("the first tile's scale is taken for all", "first_channel // scale_channels * padded_rows", "0 * padded_rows"),

@@ -6,18 +6,19 @@ codes along input channels, of zero points along output channels).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...quantization.least_squares import fit_integers
 from ...quantization.round_to_nearest import round_to_fp8
-from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
+from ..quantized.integer_matrix import IntegerMatrix
+from .packing import IntegerPacking, Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class PackQuantized(Packing):
+class PackQuantized(IntegerPacking):
     """Integers of 4 or 8 bits, eight or four a word; activations stay as they are.
 
     Attributes:
@@ -64,18 +65,14 @@ class PackQuantized(Packing):
             specs.append(TensorSpec("weight_zero_point", torch.int32, (-(-rows // per_word), num_groups)))
         return specs
 
-    def pack(self, matrix: Tensor) -> list[Tensor]:
-        rounded = fit_integers(
-            matrix,
-            bits=self.bits,
-            group_size=self.group_size,
-            is_symmetric=self.is_symmetric,
-            scale_dtypes=(scale_dtype(matrix.dtype),),
-        )
+    def scale_dtypes(self, dtype: torch.dtype) -> Sequence[torch.dtype]:
+        return (scale_dtype(dtype),)
+
+    def store(self, rounded: IntegerMatrix, dtype: torch.dtype) -> list[Tensor]:
         tensors = [
             pack_words(rounded.codes, self.bits),
-            rounded.scale.to(matrix.dtype),
-            torch.tensor(matrix.shape, dtype=torch.int64),
+            rounded.scale.to(dtype),
+            torch.tensor(rounded.codes.shape, dtype=torch.int64),
         ]
         if not self.is_symmetric:
             tensors.append(pack_words_down(rounded.zero.to(torch.uint8), self.bits))

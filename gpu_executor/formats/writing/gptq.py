@@ -1,23 +1,24 @@
-"""GPTQ's file format, first version: what most GPTQ checkpoints have. Weights are rounded without samples of text.
+"""GPTQ's file format, first version: what most GPTQ checkpoints have.
 
 Source: https://github.com/AutoGPTQ/AutoGPTQ (codes and zero points packed along columns, zero points stored less 1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from pagewire.ipc.errors import ConfigError
 
-from ...quantization.least_squares import fit_integers
-from .packing import Packing, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
+from ..quantized.integer_matrix import IntegerMatrix
+from .packing import IntegerPacking, TensorSpec, check_groups, pack_words, pack_words_down, scale_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class GPTQPacking(Packing):
+class GPTQPacking(IntegerPacking):
     """`qweight`, `qzeros`, `scales` and `g_idx`, symmetric: the fast kernels of other engines take no zero points.
 
     Attributes:
@@ -27,6 +28,7 @@ class GPTQPacking(Packing):
 
     bits: int
     group_size: int | None
+    is_symmetric: bool = field(default=True, init=False)
 
     def describe(self) -> str:
         groups = "rows" if self.group_size is None else f"groups of {self.group_size}"
@@ -64,14 +66,10 @@ class GPTQPacking(Packing):
             TensorSpec("g_idx", torch.int32, (columns,)),
         ]
 
-    def pack(self, matrix: Tensor) -> list[Tensor]:
-        rounded = fit_integers(
-            matrix,
-            bits=self.bits,
-            group_size=self.group_size,
-            is_symmetric=True,
-            scale_dtypes=(scale_dtype(matrix.dtype), torch.float16),
-        )
+    def scale_dtypes(self, dtype: torch.dtype) -> Sequence[torch.dtype]:
+        return (scale_dtype(dtype), torch.float16)
+
+    def store(self, rounded: IntegerMatrix, dtype: torch.dtype) -> list[Tensor]:
         stored_zeros = rounded.zero.t().sub(1).to(torch.uint8)
         return [
             pack_words_down(rounded.codes.t(), self.bits),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagewire.ipc.errors import ConfigError
+
+from ...quantization.least_squares import fit_integers
+from ..quantized.integer_matrix import IntegerMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,47 @@ class Packing(ABC):
         Args:
             matrix: [out_features, in_features], float32, float16 or bfloat16, finite.
         """
+
+
+class IntegerPacking(Packing):
+    """One that stores integers with scales, whoever chooses them.
+
+    Attributes:
+        bits: 4 or 8.
+        group_size: input channels that share a scale; None: a row.
+        is_symmetric: there are no zero points.
+    """
+
+    bits: int
+    group_size: int | None
+    is_symmetric: bool
+
+    @abstractmethod
+    def scale_dtypes(self, dtype: torch.dtype) -> Sequence[torch.dtype]:
+        """Return the types that scales are rounded to in turn, before codes are chosen; the last holds them as stored.
+
+        Args:
+            dtype: of the plain matrix.
+        """
+
+    @abstractmethod
+    def store(self, rounded: IntegerMatrix, dtype: torch.dtype) -> list[Tensor]:
+        """Return the tensors of a matrix that is rounded already.
+
+        Args:
+            rounded: by `bits`, `group_size` and `is_symmetric`, its scales of the last of `scale_dtypes`.
+            dtype: of the plain matrix.
+        """
+
+    def pack(self, matrix: Tensor) -> list[Tensor]:
+        rounded = fit_integers(
+            matrix,
+            bits=self.bits,
+            group_size=self.group_size,
+            is_symmetric=self.is_symmetric,
+            scale_dtypes=self.scale_dtypes(matrix.dtype),
+        )
+        return self.store(rounded, matrix.dtype)
 
 
 def scale_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,10 @@ from torch import Tensor
 from pagewire.checkpoint.json_reader import read_json_object
 from pagewire.ipc.errors import ConfigError
 
+from ..quantized.integer_matrix import IntegerMatrix
 from ..quantized.scales import check_matrix
 from ..safetensors import DTYPES, PLAIN, SafetensorsTensor, open_safetensors
-from .packing import Packing, TensorSpec
+from .packing import IntegerPacking, Packing, TensorSpec
 from .safetensors_writer import SafetensorsWriter
 
 # What lies beside the weights and belongs to the model: tokenizer, templates, generation_config, license.
@@ -54,6 +55,7 @@ def write_quantized(
     *,
     max_file_bytes: int,
     progress: Callable[[str, int], None],
+    rounded: Mapping[str, IntegerMatrix] | None = None,
 ) -> QuantizedSizes:
     """Write a copy of a checkpoint whose linear layers are packed.
 
@@ -64,13 +66,22 @@ def write_quantized(
         modules: names of the layers that are packed; all other tensors stay as they are, byte by byte.
         max_file_bytes: of a file of weights.
         progress: called with the name of a tensor and its size in the source, when it is written.
+        rounded: matrices of layers that were rounded beforehand, for a packing that stores integers; the packing rounds
+            the others itself.
 
     Raises:
         ConfigError: if the source is damaged, or holds a matrix that can't be packed. Nothing is left behind then.
         OSError: if the disk is full, or may not be written to.
     """
     with open_safetensors(source) as tensors, _whole_or_nothing(target) as partial:
-        plans = [_Plan.of(tensor, packing if _module_of(tensor.name) in modules else None) for tensor in tensors]
+        plans = [
+            _Plan.of(
+                tensor,
+                packing if _module_of(tensor.name) in modules else None,
+                (rounded or {}).get(_module_of(tensor.name)),
+            )
+            for tensor in tensors
+        ]
         _check_all_found(source, plans, modules)
         with SafetensorsWriter(partial, [spec for plan in plans for spec in plan.specs], max_file_bytes) as writer:
             for plan in plans:
@@ -89,9 +100,10 @@ class _Plan:
     tensor: SafetensorsTensor
     packing: Packing | None
     specs: Sequence[TensorSpec]
+    rounded: IntegerMatrix | None = None
 
     @staticmethod
-    def of(tensor: SafetensorsTensor, packing: Packing | None) -> _Plan:
+    def of(tensor: SafetensorsTensor, packing: Packing | None, rounded: IntegerMatrix | None) -> _Plan:
         if tensor.stored_as not in PLAIN:
             raise ConfigError(
                 f"{tensor.source}: is stored as {tensor.stored_as}; weights that can be quantized are "
@@ -103,7 +115,7 @@ class _Plan:
         module, shape = _module_of(tensor.name), check_matrix(tensor)
         packing.check(module, shape)
         specs = [TensorSpec(f"{module}.{spec.name}", spec.dtype, spec.shape) for spec in packing.specs(shape, dtype)]
-        return _Plan(tensor, packing, specs)
+        return _Plan(tensor, packing, specs, rounded)
 
     @property
     def bytes_before(self) -> int:
@@ -111,6 +123,9 @@ class _Plan:
 
     def make(self) -> list[Tensor]:
         """Return the tensors of `specs`."""
+        if self.rounded is not None:
+            assert isinstance(self.packing, IntegerPacking), "only integers are rounded beforehand"
+            return self.packing.store(self.rounded, DTYPES[self.tensor.stored_as])
         stored = self.tensor.read()
         if self.packing is None:
             return [stored]

@@ -44,7 +44,7 @@ class FakeGroup:
     def find_deaths(self) -> list[ProcessDeath]:
         return self.deaths
 
-    def wait_for_news(self, timeout_s: float) -> None:
+    def wait_for_news(self, timeout_s: float, *, of_deaths: bool = False) -> None:
         self.say_later, news = [], self.say_later
         self._said += news
 
@@ -331,7 +331,9 @@ def test_loss_that_nobody_owns_up_to_is_told_by_whom_it_met():
     bench = Bench(tp=2)
     bench.become_ready()
     bench.fail(0, RankLost("executor 1 is gone"))
-    assert bench.end().text == "executor 0 failed: executor 1 is gone"
+    death = bench.end()
+    assert death.text == "executor 0 failed: executor 1 is gone"
+    assert death.came_from_outside  # with its host, as nothing else is known of its end
 
 
 def test_group_is_placed_once_its_hosts_are_there():

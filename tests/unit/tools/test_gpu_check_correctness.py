@@ -23,6 +23,7 @@ from tools.gpu_check.comparison import Case, check, relative_error
 from tools.gpu_check.correctness import OpCases
 from tools.gpu_check.correctness_checkpoints import CHECKPOINTS, checkpoint_cases
 from tools.gpu_check.correctness_draws import draw_checks, is_same
+from tools.gpu_check.correctness_mixtures import MixtureCases
 from tools.gpu_check.correctness_products import ProductCases
 from tools.gpu_check.inputs import Inputs
 from tools.gpu_check.setting import Setting, Share, make_setting
@@ -38,7 +39,8 @@ def setting(tmp_path: Path) -> Setting:
 def cases(ops: ReferenceOps, dtype: torch.dtype = torch.float32) -> list[Case]:
     inputs = Inputs(dtype, CPU)
     model = make_setting("cpu", Path()).model
-    products = [case for case in ProductCases(ops, inputs, is_tiny=True).all() if "fp8" not in case.op]
+    several = (ProductCases(ops, inputs, is_tiny=True), MixtureCases(ops, inputs, is_tiny=True))
+    products = [case for each in several for case in each.all() if "fp8" not in case.op]
     return [*OpCases(ops, inputs, model, is_tiny=True).all(), *products]
 
 
@@ -50,7 +52,7 @@ def test_the_reference_agrees_with_itself():
 
 OPS = [
     "rms_norm", "add_rms_norm", "rotary", "silu_and_mul", "gelu_tanh_and_mul", "bound_logits", "paged_attention",
-    "linear",
+    "linear", "experts",
 ]  # fmt: skip
 
 
@@ -70,7 +72,8 @@ def test_an_error_in_an_op_is_found(op: str):
     own = [one for one in checks if one.op.split()[0] == op]
     assert own
     assert not any(one.passed for one in own)
-    assert all(one.passed for one in checks if one.op.split()[0] not in (op, "paged_attention"))
+    composed = ("paged_attention", "experts")  # of other ops
+    assert all(one.passed for one in checks if one.op.split()[0] not in (op, *composed))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

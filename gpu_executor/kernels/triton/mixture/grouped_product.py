@@ -23,6 +23,15 @@ from .table import DenseTable, MatrixTable, PackedTable
 
 
 @triton.jit
+def pointer_at(address: tl.tensor, DTYPE: tl.constexpr) -> tl.tensor:
+    """Return what an address points at, aligned as memory of tensors is.
+
+    The hint has to be on the pointer: an integer's is lost, and with it wide loads and the pipeline that needs them.
+    """
+    return tl.multiple_of(address.to(tl.pointer_type(DTYPE)), 16)
+
+
+@triton.jit
 def grouped_dense_kernel(
     x: tl.tensor,
     order: tl.tensor,
@@ -52,7 +61,7 @@ def grouped_dense_kernel(
     pairs = tl.load(order + places, mask=is_row, other=0).to(tl.int64)
     n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_real = n < out_features
-    matrix = tl.multiple_of(tl.load(matrices + expert), 16).to(tl.pointer_type(WEIGHT_DTYPE))
+    matrix = pointer_at(tl.load(matrices + expert), WEIGHT_DTYPE)
     total = dense_steps(
         x + pairs // PAIRS_A_ROW * x_stride, matrix + n * in_features, is_row, is_real,
         0, tl.cdiv(in_features, BLOCK_K), in_features, IS_EVEN, DOT_DTYPE, BLOCK_N, BLOCK_M, BLOCK_K,
@@ -98,8 +107,8 @@ def grouped_quantized_kernel(
     is_row = places < end
     pairs = tl.load(order + places, mask=is_row, other=0).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    my_words = tl.multiple_of(tl.load(words + expert), 16).to(tl.pointer_type(tl.int16))
-    my_scales = tl.multiple_of(tl.load(scales + expert), 16).to(tl.pointer_type(SCALE_DTYPE))
+    my_words = pointer_at(tl.load(words + expert), tl.int16)
+    my_scales = pointer_at(tl.load(scales + expert), SCALE_DTYPE)
     first_step = tl.full([], 0, tl.int32)
     total = quantized_steps(
         x + pairs // PAIRS_A_ROW * x_stride, my_words, my_scales, n, is_row, first_step, num_steps, in_features,

@@ -26,7 +26,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (("m", "--to", "int4"), "Missing option '--out'"),
         (("--to", "int4", "--out", "o"), "Missing argument 'MODEL'"),
         (("m", "--to", "int5", "--out", "o"), "int5 is not supported yet: there is no layout for it"),
-        (("m", "--to", "awq", "--out", "o"), "it takes samples of text; choose from fp8, int4, int8"),
+        (("m", "--to", "awq", "--out", "o"), "(int4 --calibrate takes samples of text); choose from"),
         (("m", "--to", "four", "--out", "o"), "'four' is not one of fp8, int4, int8"),
         (("m", "--to", "int4", "--out", "o", "--group-size", "48"), "--group-size 48 must be 32, 64, 128, or -1"),
         (
@@ -36,6 +36,16 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (("m", "--to", "int4", "--out", "o", "--max-shard-gb", "inf"), "--max-shard-gb inf must be a finite number"),
         (("m", "--to", "fp8", "--out", "o", "--group-size", "32"), "--group-size: fp8 has one scale a row"),
         (("m", "--to", "fp8", "--out", "o", "--asymmetric"), "--asymmetric: fp8 has no zero points"),
+        (("m", "--to", "fp8", "--out", "o", "--calibrate", "t"), "--calibrate: fp8 is rounded number by number"),
+        (
+            ("m", "--to", "int4", "--out", "o", "--calibration-tokens", "4096"),
+            "--calibration-tokens: there is no text; give --calibrate FILE",
+        ),
+        (
+            ("m", "--to", "int4", "--out", "o", "--calibrate", "t", "--calibration-tokens", "2047"),
+            "--calibration-tokens 2047 must be at least 2048",
+        ),
+        (("m", "--to", "int4", "--out", "o", "--num-samples", "8"), "use --calibration-tokens"),
         (("m", "--to", "fp8", "--out", "o", "--format", "gptq"), "--format gptq holds integers"),
         (("m", "--to", "int4", "--out", "o", "--format", "gptq", "--asymmetric"), "gptq is written symmetric"),
         (("m", "--to", "int4", "--out", "o", "--bits", "4"), "--bits is not needed: use --to int4 or --to int8"),

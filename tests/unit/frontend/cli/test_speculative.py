@@ -8,6 +8,7 @@ import pytest
 from pagewire.frontend.cli.config_file import read_config_file
 from pagewire.frontend.cli.flags import FlagOption, build_engine_config, engine_flags, spelled_out
 from pagewire.frontend.cli.main import run
+from pagewire.frontend.cli.speculative import with_speculation
 from pagewire.frontend.cli.values import JsonObject
 from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.speculative_config import SpeculativeConfig
@@ -35,8 +36,8 @@ def test_all_forms_say_the_same(given: dict[str, object]):
     assert build(**given) == NGRAM
 
 
-def test_a_model_alone_is_a_draft_model():
-    assert build(speculative_config={"model": "org/small"}).method == "draft_model"
+def test_a_model_that_is_none_of_the_lookups_stays_one():
+    assert with_speculation({"speculative_config": {"model": "org/small"}}) == {"speculative_model": "org/small"}
 
 
 def test_where_one_bound_of_a_lookup_is_given_the_other_follows():

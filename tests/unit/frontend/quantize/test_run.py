@@ -20,7 +20,7 @@ MODEL = ResolvedModel(path=Path("/models/m"), name="org/m", file_format="safeten
 
 def test_the_tool_is_told_only_what_was_given():
     config = QuantizeConfig(to="int4", out="small")
-    assert tool_command(MODEL, config)[4:] == [
+    assert tool_command(MODEL, config, None)[4:] == [
         "--end-with-stdin", "--to", "int4", "--out", "small", "--format", "compressed-tensors", "--max-shard-gb",
         "5.0", "--", "/models/m",
     ]  # fmt: skip
@@ -30,9 +30,9 @@ def test_the_tool_is_told_all_that_was_given():
     config = QuantizeConfig(
         to="int8", out="small", format="gptq", group_size=-1, symmetric=True, max_shard_gb=2.0, overwrite=True
     )
-    assert tool_command(MODEL, config)[4:] == [
+    assert tool_command(MODEL, config, Path("/tmp/ids"))[4:] == [
         "--end-with-stdin", "--to", "int8", "--out", "small", "--format", "gptq", "--max-shard-gb", "2.0",
-        "--group-size=-1", "--symmetric", "--overwrite", "--", "/models/m",
+        "--group-size=-1", "--symmetric", "--calibration-ids", "/tmp/ids", "--overwrite", "--", "/models/m",
     ]  # fmt: skip
 
 

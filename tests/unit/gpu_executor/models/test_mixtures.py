@@ -17,6 +17,7 @@ from torch import Tensor
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing, load_library
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.gpu_executor.quantize_checkpoint import main
+from pagewire.ipc.errors import ConfigError
 from tests.support.batch_invariance import assert_bits_are_a_requests_own
 from tests.support.model_outputs import error_of, greedy_ids, logits_of
 from tests.support.quantized_writers import awq, gptq, write_quantized
@@ -117,6 +118,17 @@ def test_packed_experts_are_those_of_their_values(tmp_path: Path, family: str, n
     for tp, divides_experts in ((1, False), (2, False), (2, True)):
         model = ShardedModel(packed, tp=tp, divides_experts=divides_experts)
         assert error_of(logits_of(model), expected) < 1e-4, (tp, divides_experts)
+
+
+def test_packed_router_is_refused_by_its_name(tmp_path: Path) -> None:
+    source = checkpoint("mixtral", hidden_size=128, head_dim=32)
+    stated: dict[str, object] = {"quant_method": "gptq", "bits": 4, "sym": True, "checkpoint_format": "gptq"}
+    path, _ = write_quantized(
+        source, tmp_path, lambda module, weight: None if module == "lm_head" else gptq(weight),
+        {**stated, "desc_act": False, "group_size": 32},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"layers\.0\.block_sparse_moe\.gate"):
+        ShardedModel(path)
 
 
 @pytest.mark.parametrize("quant", ["Q4_K", "Q8_0"])

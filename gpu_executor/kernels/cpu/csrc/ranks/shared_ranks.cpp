@@ -1,7 +1,9 @@
 #include "shared_ranks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "../runtime/sleeping.h"
 
@@ -9,9 +11,17 @@ namespace pagewire {
 namespace {
 
 // How long a rank looks before it sleeps. Ranks that compute equal shares come within a few microseconds of each other;
-// to sleep and to be woken takes about 50. The cores may be fewer than the ranks' threads: then who looks keeps the
-// one who is waited for from its core.
-constexpr std::chrono::microseconds kSpin{50};
+// to sleep and to be woken takes about 50. But where cores are fewer than who wants them, who looks keeps the one who is
+// waited for from its core: with each wait in a row that ends in sleep, the next one looks half as long. Now and then
+// one looks for all of the time: who was woken late is late at the next meeting, and so the others sleep there again.
+constexpr std::chrono::nanoseconds kSpin{50'000};
+constexpr uint32_t kMostHalvings = 5;
+constexpr uint32_t kWaitsToLongLook = 32;
+
+std::chrono::nanoseconds time_to_look(uint32_t sleeps_in_row) {
+  return sleeps_in_row % kWaitsToLongLook == 0 ? kSpin : kSpin / (1 << std::min(sleeps_in_row, kMostHalvings));
+}
+
 constexpr int kPausesPerLook = 32;  // between two looks at the clock
 
 }  // namespace
@@ -45,21 +55,29 @@ void SharedRanks::meet() {
     // Either this sees a sleeper's entry, or the sleeper sees the new number: all are sequentially consistent.
     if (meeting.num_sleepers.load() > 0) wake_processes(meeting.num_held);
   } else {
-    const auto deadline = std::chrono::steady_clock::now() + kSpin;
-    bool is_over = false;
-    do {
-      for (int i = 0; i < kPausesPerLook && !is_over; ++i) {
-        is_over = meeting.num_held.load() != before;
-        pause_briefly();
-      }
-    } while (!is_over && std::chrono::steady_clock::now() < deadline);
-    if (!is_over) {
-      meeting.num_sleepers.fetch_add(1);
-      while (meeting.num_held.load() == before) sleep_between_processes(meeting.num_held, before);
-      meeting.num_sleepers.fetch_sub(1);
-    }
+    await(before);
   }
   exchange_.store(exchange_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void SharedRanks::await(uint32_t before) {
+  Meeting& meeting = *meeting_;
+  const auto is_over = [&] { return meeting.num_held.load() != before; };
+  const auto deadline = std::chrono::steady_clock::now() + time_to_look(sleeps_in_row_);
+  do {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      if (is_over()) {
+        sleeps_in_row_ = 0;
+        return;
+      }
+      pause_briefly();
+    }
+    std::this_thread::yield();  // perhaps it is this core that the others wait for
+  } while (std::chrono::steady_clock::now() < deadline);
+  ++sleeps_in_row_;
+  meeting.num_sleepers.fetch_add(1);
+  while (!is_over()) sleep_between_processes(meeting.num_held, before);
+  meeting.num_sleepers.fetch_sub(1);
 }
 
 void SharedRanks::sum(const float* x, int64_t n, float* total) {

@@ -46,11 +46,14 @@ class SharedRanks {
     return reinterpret_cast<float*>(areas_ + (rank * 2 + (exchange & 1)) * area_bytes_);
   }
 
+  void await(uint32_t before);
+
   Meeting* meeting_;
   uint8_t* areas_;
   int rank_;
   int size_;
   int64_t area_bytes_;
+  uint32_t sleeps_in_row_ = 0;  // the last so many waits ended in sleep
   std::atomic<uint32_t> exchange_{0};  // counted by this rank; all count alike
 };
 

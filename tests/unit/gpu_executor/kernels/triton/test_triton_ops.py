@@ -96,6 +96,19 @@ def test_packed_model_gives_the_logits_of_the_weights_it_stands_for() -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0.05 * expected.std().item())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("tp", "divides_experts"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_mixture_gives_the_logits_of_the_reference(tp: int, divides_experts: bool, is_packed: bool) -> None:
+    options = {"num_layers": 2, "num_experts": 5, "num_chosen_experts": 2}
+    if is_packed:
+        path = tiny_gguf("mixtral", "Q4_1", **options).path
+    else:
+        path = tiny_checkpoint("qwen3_moe", dense_layers=(1,), **options)
+    model = ShardedModel(path, tp=tp, make_ops=triton_ops, max_model_len=64, divides_experts=divides_experts)
+    assert_same_logits(logits_of_a_prompt(path, ReferenceOps()), _logits_of_a_prompt(model, triton_ops()))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("weight", [random_dense(4, 32), random_int4(4, 32)])
 def test_looked_up_rows_have_the_dtype_that_is_asked_for(weight: LinearWeight, dtype: torch.dtype) -> None:
