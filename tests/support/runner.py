@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pagewire.gpu_executor.model_runner import ModelRunner
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.gpu_executor.speculation.proposer import Proposer
 from pagewire.gpu_executor.weights import load_weights
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow
@@ -27,8 +29,13 @@ BLOCK_SIZE = 4
 NUM_BLOCKS = 64
 
 
-def make_runner(checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str = "reference") -> ModelRunner:
-    """Return a runner whose whole pool is NaN: whatever reads a slot that was not written shows."""
+def make_runner(
+    checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str = "reference", proposer: Proposer | None = None
+) -> ModelRunner:
+    """Return a runner whose whole pool is NaN: whatever reads a slot that was not written shows.
+
+    With a proposer, its steps take no time: whether drafts would pay then hangs on nothing that is measured.
+    """
     torch.set_num_threads(1)  # a tiny model's products are too small to share
     device, ops = torch.device("cpu"), select_ops(kernels)
     config, model = _load(checkpoint, kernels)
@@ -49,8 +56,9 @@ def make_runner(checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str 
         vocab_size=config.vocab_size,
         num_drawable=config.tokenizer_size,
     )
+    clock = time.perf_counter if proposer is None else lambda: 0.0
     batch = InputBatch(max_num_seqs=2, limits=limits, device=device)
-    return ModelRunner(model, kv_cache, batch, Sampler(config.tokenizer_size, ops))
+    return ModelRunner(model, kv_cache, batch, Sampler(config.tokenizer_size, ops), proposer=proposer, clock=clock)
 
 
 @functools.cache
