@@ -45,7 +45,7 @@ def round_along_text(
     """Round layers so that what they give along a text changes little.
 
     It holds the model as it is stored, a byte for each rounded weight, of a layer the float32 inputs and outputs of
-    all tokens, and 32 bytes for each number of the largest in_features^2.
+    all tokens, and 40 bytes for each number of the largest in_features^2.
 
     Args:
         config: of a plain checkpoint.

@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--formats", nargs="+", default=[], metavar="WORD", help="only formats with one in their name")
     parser.add_argument("--kernels", nargs="+", default=["cpu", "reference"])
     parser.add_argument("--tokens", type=int, help="only so many tokens of the text")
+    parser.add_argument("--calibrate", type=Path, help="a text, not the one measured: calibrated formats are added")
     parser.add_argument("--directory", type=Path, help="keep what is made there; default: a temporary one")
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison of speed; 0: none")
     parser.add_argument("--speed-tokens", type=int, default=128, help="of each answer in it")
@@ -55,7 +56,7 @@ def main() -> int:
         directory = args.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
         base, gguf = prepare_base(args.model, directory)
-        variants = [Variant("bf16", "plain", base), *make_variants(base, gguf, directory, args.formats)]
+        variants = [Variant("bf16", "plain", base), *make_variants(base, gguf, directory, args.formats, args.calibrate)]
         is_met = compare_perplexity(base, variants, args.kernels, args.tokens)
         if args.rounds:
             is_met &= compare_speed(variants, args.rounds, args.speed_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 
 from pagewire.checkpoint.loading import load_model_config
+from pagewire.frontend.quantize.calibration_text import calibration_ids
+from pagewire.frontend.quantize.config import DEFAULT_CALIBRATION_TOKENS
 from pagewire.gpu_executor import quantize_checkpoint
 from pagewire.gpu_executor.formats.writing.quantized_directory import write_quantized
 from tools.awq_packing import AWQPacking
@@ -49,6 +51,10 @@ _BY_COMMAND: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "int8 gptq": ("8-bit", ("int8", "--format=gptq")),
     "fp8": ("fp8", ("fp8",)),
 }
+# Likewise, along a text.
+_CALIBRATED: dict[str, tuple[Kind, tuple[str, ...]]] = {
+    f"{name} calibrated": _BY_COMMAND[name] for name in ("int4 asymmetric", "int4 gptq", "int8")
+}
 _AT_LOAD: dict[str, Kind] = {"fp8": "fp8", "int8": "8-bit"}
 _GGUF_TYPES: dict[str, Kind] = {"q4_0": "4-bit", "q4_1": "4-bit", "q5_1": "4-bit", "q8_0": "8-bit"}
 
@@ -63,7 +69,9 @@ def export_gguf(source: Path, target: Path) -> None:
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 
 
-def make_variants(base: Path, gguf: Path | None, directory: Path, names: list[str]) -> Iterator[Variant]:
+def make_variants(
+    base: Path, gguf: Path | None, directory: Path, names: list[str], text: Path | None = None
+) -> Iterator[Variant]:
     """Write the formats one by one, and give each when it is there.
 
     Args:
@@ -71,6 +79,7 @@ def make_variants(base: Path, gguf: Path | None, directory: Path, names: list[st
         gguf: the same as a GGUF file, for types of its own; None: none.
         directory: where to write.
         names: words; a variant counts if one is part of its name. Empty: all.
+        text: a file of text to calibrate some formats along; None: none is.
     """
 
     def is_wanted(name: str) -> bool:
@@ -78,11 +87,12 @@ def make_variants(base: Path, gguf: Path | None, directory: Path, names: list[st
 
     for name, (kind, flags) in _BY_COMMAND.items():
         if is_wanted(name):
-            target = directory / name.replace(" ", "-")
-            code = quantize_checkpoint.main(["--to", *flags, "--out", str(target), "--overwrite", str(base)])
-            if code:
-                raise RuntimeError(f"quantize --to {' '.join(flags)} ended with {code}")
-            yield Variant(name, kind, target)
+            yield Variant(name, kind, _quantize(base, directory / name.replace(" ", "-"), flags))
+    for name, (kind, flags) in _CALIBRATED.items() if text else ():
+        if text and is_wanted(name):
+            with calibration_ids(base, text, DEFAULT_CALIBRATION_TOKENS) as samples:
+                target = directory / name.replace(" ", "-")
+                yield Variant(name, kind, _quantize(base, target, (*flags, "--calibration-ids", str(samples))))
     if is_wanted("int4 awq"):
         yield Variant("int4 awq", "4-bit", _write_awq(base, directory / "int4-awq"))
     for to, kind in _AT_LOAD.items():
@@ -93,6 +103,13 @@ def make_variants(base: Path, gguf: Path | None, directory: Path, names: list[st
             target = directory / f"{ggml_type}.gguf"
             requantize(gguf, target, ggml_type, "q8_0")
             yield Variant(f"gguf {ggml_type}", gguf_kind, target)
+
+
+def _quantize(base: Path, target: Path, flags: Sequence[str]) -> Path:
+    code = quantize_checkpoint.main(["--to", *flags, "--out", str(target), "--overwrite", str(base)])
+    if code:
+        raise RuntimeError(f"quantize --to {' '.join(flags)} ended with {code}")
+    return target
 
 
 def _write_awq(base: Path, target: Path) -> Path:

@@ -38,7 +38,7 @@ def fit_integers_to_inputs(
     """Round to integers, so that products with some inputs change little.
 
     Scales and zero points are those of `fit_integers` for squared errors that count by the inputs' squares. Beside the
-    matrix it takes 3 more of its size in float32, and 3 of the moments' in float64.
+    matrix it takes 3 more of its size in float32, and 4 of the moments' in float64.
 
     Args:
         matrix: [out_features, in_features] of any float dtype.

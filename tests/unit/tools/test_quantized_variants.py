@@ -18,3 +18,13 @@ def test_a_word_chooses_variants_by_name(tmp_path: Path) -> None:
     config = json.loads((variants["int4 awq"].path / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "awq"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["int4-awq", "q4_0.gguf"]
+
+
+def test_formats_are_calibrated_where_there_is_a_text(tmp_path: Path) -> None:
+    text, target = tmp_path / "text", tmp_path / "out"
+    text.write_text("The keeper trims the lamp and writes the weather in a book. " * 100)
+    base = tiny_checkpoint("llama", dtype="bfloat16")
+    variants = {variant.name: variant.path for variant in make_variants(base, None, target, ["int8"], text)}
+    assert list(variants) == ["int8", "int8 by group", "int8 gptq", "int8 calibrated", "int8 at load"]
+    plain, calibrated = (variants[name] / "model.safetensors" for name in ("int8", "int8 calibrated"))
+    assert plain.read_bytes() != calibrated.read_bytes()

@@ -69,3 +69,16 @@ def test_every_row_compiles_without_spills_and_with_matrix_instructions(compiled
 def test_every_row_is_chosen_on_some_device(compiled: ToolRun):
     chosen = {(report.kernel, report.row) for report in compiled.reports}
     assert chosen == {(kernel, number) for kernel, rows in KERNELS for number in range(len(rows))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["dense_matmul", "grouped_dense"])
+def test_tiles_of_plain_matrices_are_copied_ahead(compiled: ToolRun, kernel: str):
+    """Copies ahead need wide loads, which a lost hint of alignment takes away without a word."""
+    rows = dict(KERNELS)[kernel]
+    reports = [report for report in compiled.reports if report.kernel == kernel and report.target == "sm_80"]
+    assert reports
+    for report in reports:
+        row = rows[report.row]
+        tiles = (row.constants["BLOCK_N"] + row.constants["BLOCK_M"]) * row.constants["BLOCK_K"] * 2
+        assert report.shared_bytes >= (row.num_stages - 1) * tiles, report.case
