@@ -13,7 +13,10 @@ from tests.support.tiny_model import tiny_checkpoint
 
 
 @pytest.mark.slow
-def test_model_that_was_rounded_along_a_text_is_served(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_model_that_was_rounded_along_a_text_is_served(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tool's products are too small to share
     text, target = tmp_path / "text", tmp_path / "out"
     text.write_text("The keeper trims the lamp and writes the weather in a book. " * 100)
     model = str(tiny_checkpoint("llama", dtype="bfloat16"))
