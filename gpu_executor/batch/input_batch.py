@@ -370,7 +370,7 @@ def _with_drafts(last_tokens: np.ndarray, rows: Sequence[ScheduledRow]) -> np.nd
         last_tokens: [num_rows] int64, indices among the step's tokens.
         rows: that draw.
     """
-    counts = np.array([1 + len(row.draft_token_ids) for row in rows])
+    counts = np.array([1 + len(row.draft_token_ids) for row in rows], dtype=np.int64)
     firsts = last_tokens - counts + 1
     tokens: np.ndarray = firsts.repeat(counts) + np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
     return tokens
@@ -383,6 +383,6 @@ def _without_drafts(draw_rows: np.ndarray, rows: Sequence[ScheduledRow]) -> Kept
         draw_rows: [num_rows] int64, indices of the rows that draw among the step's.
         rows: these.
     """
-    counts = np.array([1 + len(row.draft_token_ids) for row in rows])
+    counts = np.array([1 + len(row.draft_token_ids) for row in rows], dtype=np.int64)
     is_kept = counts == 1
     return KeptDraws(draw_rows[is_kept], (counts.cumsum() - counts)[is_kept])

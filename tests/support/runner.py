@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,8 +102,14 @@ class RunnerDriver:
         self.runner = runner
         self.num_steps = 0
 
-    def step(self, shares: list[tuple[Row, int]], **options: object) -> list[RowResult]:
-        """Compute so many tokens of each row; a row draws when its last token is among them."""
+    def step(
+        self, shares: list[tuple[Row, int]], *, drafts: Mapping[int, list[int]] | None = None, **options: object
+    ) -> list[RowResult]:
+        """Compute so many tokens of each row; a row draws when its last token is among them.
+
+        Drafts are given by row id, and come on top of the tokens.
+        """
+        drafts = drafts or {}
         self.num_steps += 1
         new_rows, rows = [], []
         for row, num_scheduled in shares:
@@ -111,7 +118,9 @@ class RunnerDriver:
                 new_rows.append(self.new_row(row, known))
                 row.is_held = True
             draws = int(row.num_computed + num_scheduled == len(known))
-            rows.append(ScheduledRow(row.row_id, row.num_computed, num_scheduled, draws))
+            guesses = drafts.get(row.row_id, [])
+            num_tokens = num_scheduled + len(guesses)
+            rows.append(ScheduledRow(row.row_id, row.num_computed, num_tokens, draws, draft_token_ids=guesses))
             row.num_computed += num_scheduled
         step = ExecuteStep(
             executor_epoch=1,
@@ -124,7 +133,9 @@ class RunnerDriver:
         for result in results:
             row = next(row for row, _ in shares if row.row_id == result.row_id)
             row.results.append(result)
-            row.tokens += result.token_ids[:1]
+            given = result.token_ids[: 1 + len(drafts.get(row.row_id, []))]
+            row.tokens += given
+            row.num_computed += max(len(given) - 1, 0)
         return results
 
     def run(self, rows: list[Row], *, num_tokens: int, chunk: int = 1000) -> None:
