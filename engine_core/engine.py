@@ -65,8 +65,7 @@ class Engine:
         num_stages = config.parallel.pipeline_parallel_size
         cache = config.cache
         self._cache = CacheManager(num_blocks, cache.block_size, enable_prefix_caching=cache.enable_prefix_caching)
-        runs_ahead = config.max_steps_in_flight > 1 and num_stages == 1
-        self._drafts = DraftPolicy(config.speculative.num_tokens, runs_ahead=runs_ahead)
+        self._drafts = DraftPolicy(config.speculative.num_tokens, runs_ahead=config.runs_ahead)
         self._scheduler = Scheduler(
             step_limits,
             self._cache,
