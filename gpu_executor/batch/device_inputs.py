@@ -22,13 +22,26 @@ from torch import Tensor
 from ..devices.base import Device, Marker
 from ..devices.packed import upload_together
 from .device_tokens import DeviceTokens, NewTokens
-from .draw_layout import KeptDraws
 from .forward_metadata import ForwardMetadata
 from .row_table import UNKNOWN_TOKEN, RowTable
 from .step_layout import StepLayout
 
 _NO_PLACES = np.empty(0, dtype=np.int64)
 _NO_TOKENS = NewTokens(_NO_PLACES, np.empty(0, dtype=np.int32))
+
+
+class KeptDraws(NamedTuple):
+    """Which of a step's draws are kept on the device as the last tokens of their rows: those of rows without drafts.
+
+    Of the draws of a row with drafts, the host says which one ends it.
+
+    Attributes:
+        rows: [num_kept] int64, indices into the step's rows.
+        draws: [num_kept] int64, indices into the step's draws; None: these are all draws.
+    """
+
+    rows: np.ndarray
+    draws: np.ndarray | None
 
 
 class DrawPlaces(NamedTuple):

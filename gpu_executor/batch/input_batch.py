@@ -20,11 +20,12 @@ from ..devices.base import Device
 from ..sampling.draw import Draw, RowSampling
 from ..sampling.row_edits import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
-from .device_inputs import DeviceInputs, DrawPlaces
-from .draw_layout import lay_out_draws
+from .device_inputs import DeviceInputs, DrawPlaces, KeptDraws
+from .draw_positions import draws_without_drafts, tokens_drawn_behind
+from .host_inputs import bring_to_device
 from .row_table import UNKNOWN_TOKEN, RowTable
 from .step_inputs import PromptSpan, StepInputs
-from .step_layout import bring_to_device, lay_out
+from .step_layout import lay_out
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
 
 
@@ -284,13 +285,18 @@ class InputBatch:
         layout = lay_out(rows, indices, self._table, self._limits.block_size)
         draw_rows = [i for i, row in enumerate(rows) if row.num_draws and self._draws]
         spans = self._prompt_spans(rows, layout.query_starts) if self._prompt_reporters else []
-        logits_indices, kept = lay_out_draws(rows, draw_rows, layout)
+        logits_indices = layout.query_starts[1:][draw_rows] - 1
+        kept = KeptDraws(np.array(draw_rows, dtype=np.int64), None)
+        if layout.max_query_len > 1 and any(row.draft_token_ids for row in rows):
+            drawing = [rows[i] for i in draw_rows]
+            logits_indices = tokens_drawn_behind(logits_indices, drawing)
+            kept = draws_without_drafts(kept.rows, drawing)
         if spans:
             of_spans = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
             logits_indices = np.concatenate([logits_indices, *of_spans])
         if self._device_inputs is None:
             input_ids, metadata = bring_to_device(
-                layout, self._table, indices, logits_indices, self._limits.block_size, self._device
+                layout, self._table.block_tables[indices], logits_indices, self._limits.block_size, self._device
             )
             return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
         uploaded = self._device_inputs.upload(layout, indices, kept, logits_indices)

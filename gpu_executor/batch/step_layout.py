@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pagewire.ipc.steps import ScheduledRow
 
-from .forward_metadata import ForwardMetadata
 from .row_table import RowTable
 
 
@@ -67,40 +64,3 @@ def lay_out(rows: Sequence[ScheduledRow], indices: np.ndarray, table: RowTable, 
         max_query_len=int(scheduled.max()),
         max_seq_len=int(seq_lens.max()),
     )
-
-
-def bring_to_device(
-    layout: StepLayout,
-    table: RowTable,
-    indices: np.ndarray,
-    logits_indices: np.ndarray,
-    block_size: int,
-    device: torch.device,
-) -> tuple[Tensor, ForwardMetadata]:
-    """Return the inputs of a step whose tokens are all known: [num_tokens] int64 ids, and where they sit.
-
-    Args:
-        layout: of the step.
-        table: all rows.
-        indices: [num_rows] int64, places of the step's rows in the table.
-        logits_indices: [num_logits] int64.
-        block_size: tokens a KV block holds.
-        device: where inputs are wanted.
-    """
-
-    def bring(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-    max_blocks = -(-layout.max_seq_len // block_size)
-    metadata = ForwardMetadata(
-        positions=bring(layout.positions),
-        slot_mapping=bring(layout.slots),
-        block_tables=bring(table.block_tables[indices, :max_blocks]),
-        query_start_loc=bring(layout.query_starts.astype(np.int32)),
-        seq_lens=bring(layout.seq_lens.astype(np.int32)),
-        logits_indices=bring(logits_indices),
-        block_size=block_size,
-        max_query_len=layout.max_query_len,
-        max_seq_len=layout.max_seq_len,
-    )
-    return bring(layout.input_ids), metadata
