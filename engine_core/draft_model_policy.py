@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagewire.ipc.speculative_config import SpeculativeConfig
 
 from .acceptance import Acceptance
 from .request import Child
-from .speculation import DraftPolicy
+from .speculation import MARGIN, DraftPolicy, num_paying
 from .step_costs import StepCosts
 
-# What guesses must bring beyond their cost: until they are made and checked, no step is sent ahead with the child.
-_MARGIN = 1.2
 # A child whose guesses do not pay asks for one again after so many draws: what runs beside it changes, and its text.
 _PROBE_INTERVAL = 64
 
@@ -26,15 +26,21 @@ class DraftModelPolicy(DraftPolicy):
     """
 
     def __init__(self, max_drafts: int) -> None:
-        super().__init__(max_drafts)
+        super().__init__(max_drafts, runs_ahead=False)
         self.awaits_guesses = True
         self._overall = Acceptance.expecting(0.7)
 
-    def grant(self, child: Child, num_decodes: int, num_fitting: int, costs: StepCosts) -> list[int]:
+    def grant(self, decodes: Sequence[Child], num_fitting: int, costs: StepCosts) -> dict[Child, list[int]]:
         """See `DraftPolicy.grant`."""
-        del num_decodes, costs  # that checks pay was seen when the guesses were asked for
-        left = child.request.max_num_tokens - len(child.token_ids) - 1
-        return child.draft_token_ids[: max(0, min(num_fitting, left))]
+        del costs  # that checks pay was seen when the guesses were asked for
+        grants: dict[Child, list[int]] = {}
+        for child in decodes:
+            left = child.request.max_num_tokens - len(child.token_ids) - 1
+            drafts = child.draft_token_ids[: max(0, min(num_fitting, left))]
+            if drafts:
+                grants[child] = drafts
+                num_fitting -= len(drafts)
+        return grants
 
     def want(self, child: Child, num_drafts: int, num_decodes: int, costs: StepCosts) -> int:
         """See `DraftPolicy.want`."""
@@ -44,7 +50,10 @@ class DraftModelPolicy(DraftPolicy):
         if num_usable <= 0:
             return 0
         acceptance = self._overall if child.acceptance.is_untried else child.acceptance
-        num_wanted = _num_paying(acceptance.rate, num_usable, num_decodes, costs)
+        decodes_s = costs.decodes_s(num_decodes)
+        # Tokens that the decodes would bring while a guess is made and checked; 0 while nothing is known.
+        price = MARGIN * (costs.guess_s + costs.draft_s) * num_decodes / decodes_s if decodes_s else 0.0
+        num_wanted, _ = num_paying(acceptance.rate, num_usable, price)
         if num_wanted == 0:
             child.num_passed_chances += 1
             if child.num_passed_chances < _PROBE_INTERVAL:
@@ -59,23 +68,8 @@ class DraftModelPolicy(DraftPolicy):
         self._overall.observe(num_drafts, num_accepted)
 
 
-def make_draft_policy(config: SpeculativeConfig) -> DraftPolicy:
+def make_draft_policy(config: SpeculativeConfig, *, runs_ahead: bool) -> DraftPolicy:
     """Return the policy for whoever guesses."""
     if config.method == "draft_model":
         return DraftModelPolicy(config.num_tokens)
-    return DraftPolicy(config.num_tokens)
-
-
-def _num_paying(rate: float, most: int, num_decodes: int, costs: StepCosts) -> int:
-    """Return how many guesses bring more tokens than the decodes would in the time that they take."""
-    decodes_s = costs.decodes_s(num_decodes)
-    if decodes_s == 0.0:
-        return most  # nothing is known yet
-    price = _MARGIN * (costs.guess_s + costs.draft_s) * num_decodes / decodes_s
-    chance, num_paying = 1.0, 0
-    while num_paying < most:
-        chance *= rate
-        if chance <= price:
-            break
-        num_paying += 1
-    return num_paying
+    return DraftPolicy(config.num_tokens, runs_ahead=runs_ahead)

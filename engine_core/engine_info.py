@@ -75,6 +75,10 @@ def engine_info(
         startup=(("start executor process", max(process_s, 0.0)), *executor.startup),
         memory=executor.memory,
         device_name=executor.device_name,
+        tensor_parallel_size=config.parallel.tensor_parallel_size,
+        pipeline_parallel_size=config.parallel.pipeline_parallel_size,
         data_parallel_size=config.parallel.data_parallel_size,
         data_parallel_rank=config.parallel.data_parallel_rank,
+        speculative_method=config.speculative.method or "",
+        num_speculative_tokens=config.speculative.num_tokens,
     )

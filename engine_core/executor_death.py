@@ -33,13 +33,19 @@ class ExecutorDeath:
     is_certain: bool = True
 
 
-def name_of(rank: int, world_size: int) -> str:
-    """Return what texts call a rank that did something."""
-    return f"executor {rank}" if world_size > 1 else "the executor"
+def name_of(rank: int, world_size: int, engine_index: int = 0) -> str:
+    """Return what texts call a rank that did something: what its process is called, if there are several.
+
+    Args:
+        rank: of its engine.
+        world_size: ranks of each engine.
+        engine_index: of its engine, among those of one server.
+    """
+    return f"executor {engine_index * world_size + rank}" if world_size > 1 else "the executor"
 
 
 def find_cause(
-    deaths: Sequence[ProcessDeath], failures: Mapping[int, PagewireError], *, world_size: int
+    deaths: Sequence[ProcessDeath], failures: Mapping[int, PagewireError], *, world_size: int, engine_index: int = 0
 ) -> ExecutorDeath | None:
     """Return why a group can't go on, None while it can.
 
@@ -50,6 +56,7 @@ def find_cause(
         deaths: of processes.
         failures: what ranks said of their own failures, by rank, the earliest first.
         world_size: number of ranks.
+        engine_index: see `name_of`.
     """
     silent = [death for death in deaths if death.rank not in failures]
     for death in silent:
@@ -57,16 +64,18 @@ def find_cause(
             return ExecutorDeath(death.text, came_from_outside=True)
     for rank, error in failures.items():
         if not isinstance(error, RankLost):
-            return _failure(rank, error, world_size)
+            return _failure(name_of(rank, world_size, engine_index), error)
     for death in silent:
         # Whoever ends by itself may still have its last words on the way.
         is_certain = death.exit_code < 0 and world_size == 1
         return ExecutorDeath(death.text, came_from_outside=death.exit_code < 0, is_certain=is_certain)
     for rank, error in failures.items():
         # The one that was lost would have been found dead by now, or said why it fails, had its host not been lost too.
-        return replace(_failure(rank, error, world_size), came_from_outside=True, is_certain=False)
+        return replace(
+            _failure(name_of(rank, world_size, engine_index), error), came_from_outside=True, is_certain=False
+        )
     return None
 
 
-def _failure(rank: int, error: PagewireError, world_size: int) -> ExecutorDeath:
-    return ExecutorDeath(f"{name_of(rank, world_size)} failed: {error}", error)
+def _failure(name: str, error: PagewireError) -> ExecutorDeath:
+    return ExecutorDeath(f"{name} failed: {error}", error)

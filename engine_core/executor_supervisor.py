@@ -69,6 +69,7 @@ class ExecutorSupervisor:
         self._placer = placer
         self._start_group = functools.partial(ExecutorGroup, placer, config, poller)
         self._mesh = config.parallel.mesh
+        self._engine_index = config.parallel.data_parallel_rank
         # The first start of all is the user's: what goes wrong there is told at once. A later core's is a recovery.
         self._has_served = core_epoch > 1
         self._budget = RestartBudget("the executor", config.supervision.max_restarts)
@@ -244,7 +245,9 @@ class ExecutorSupervisor:
 
     def _check_right_to_answer(self, rank: int) -> None:
         if rank != self._mesh.output_rank:
-            raise ProtocolError(f"{self._name(rank)} answered a step; that is executor {self._mesh.output_rank}'s part")
+            raise ProtocolError(
+                f"{self._name(rank)} answered a step; that is {self._name(self._mesh.output_rank)}'s part"
+            )
         if not self._num_in_flight:
             raise ProtocolError(f"{self._name(rank)} answered a step that it was not sent")
 
@@ -263,7 +266,12 @@ class ExecutorSupervisor:
         if self._fault is not None:
             return ExecutorDeath(self._fault)
         assert self._group is not None, "asked of a group that runs"
-        cause = find_cause(self._group.find_deaths(), self._failures, world_size=self._mesh.world_size)
+        cause = find_cause(
+            self._group.find_deaths(),
+            self._failures,
+            world_size=self._mesh.world_size,
+            engine_index=self._engine_index,
+        )
         return cause or self._find_stall(now)
 
     def _find_stall(self, now: float) -> ExecutorDeath | None:
@@ -279,4 +287,4 @@ class ExecutorSupervisor:
         return ExecutorDeath(f"{what} for {watch.allowed_s:.3g} s{limit}", came_from_outside=True)
 
     def _name(self, rank: int) -> str:
-        return name_of(rank, self._mesh.world_size)
+        return name_of(rank, self._mesh.world_size, self._engine_index)

@@ -74,6 +74,7 @@ class OutputProcessor:
             elif len(result.token_ids) != item.num_draws:
                 raise _wrong_number(item, len(result.token_ids))
             else:
+                self._drafts.compare(child, result.token_ids)
                 self._apply_row(child, result, now)
 
     def end_early(self, request: Request, reason: FinishReason, error: ErrorInfo | None = None) -> None:

@@ -69,8 +69,8 @@ class Scheduler:
     waiting ones. A step's prefills are cut short where they would hold its decodes up, see `StepRoom`.
 
     A child that decodes may have drafts checked behind its last token, as many as pay. How many are right is not known
-    before the step is back: until then it is not scheduled again. Nor is one for which a draft model guesses: it gets
-    slots for the guesses' keys and values as well, if they are free.
+    before the step is back: until then nobody is scheduled, since what is not there would need a step of its own. So it
+    is where a draft model guesses behind a child's draw: it gets slots for their keys and values, if they are free.
 
     In a pipeline, each step is a micro-batch: a child is in one step in flight at most, and each step takes its part of
     the running children, so that every stage has a step to compute. The children take turns.
@@ -128,10 +128,13 @@ class Scheduler:
             have run were preempted.
         """
         output = SchedulerOutput()
+        if self._drafts.is_on and self._awaits_drafts():
+            return output
         room = StepRoom(self._max_num_batched_tokens, self._target_itl_s, costs)
         if self._num_micro_batches > 1:
             room.num_rows = self._part_of(len(self.running))
-        self._schedule_running(output, room, costs)
+        if not self._schedule_running(output, room, costs):
+            return output
         for item in output.scheduled:
             self._advance(item)
         if self.waiting and not output.has_preempted:
@@ -211,32 +214,44 @@ class Scheduler:
         if row_id != NO_ROW:
             self.retired_row_ids.append(row_id)
 
-    def _schedule_running(self, output: SchedulerOutput, room: StepRoom, costs: StepCosts) -> None:
+    def _awaits_drafts(self) -> bool:
+        """Whether a step in flight has to be back before any other: it has drafts or makes guesses.
+
+        With micro-batches, the others go on.
+        """
+        return self._num_micro_batches == 1 and any(
+            child.num_drafts_in_flight or child.awaits_guesses for child in self.running
+        )
+
+    def _schedule_running(self, output: SchedulerOutput, room: StepRoom, costs: StepCosts) -> bool:
+        """Give running children their shares; return False if drafts are to be had once the step in flight is back."""
         # Decodes first: a token of each costs little, and nobody's stream stands still for another one's long prompt.
+        decoding: list[Child] = []
         prefilling: list[Child] = []
-        has_turns = self._num_micro_batches > 1
-        for child in list(self.running):
-            if has_turns and child.num_steps_in_flight:
+        for child in self.running:
+            if self._num_micro_batches > 1 and child.num_steps_in_flight:
                 continue
             num_tokens = _num_runnable_tokens(child)
             if num_tokens > 1:
                 prefilling.append(child)
-            elif num_tokens and not room.is_full:
-                drafts = self._grant_drafts(child, room, costs) if child.draft_token_ids else []
-                if child.num_pending_tokens and drafts:
-                    continue  # the step in flight draws the token that they are guesses of
-                self._schedule_child(child, 1, output, room, costs, drafts)
+            elif num_tokens:
+                decoding.append(child)
+        grants: dict[Child, list[int]] = {}
+        if self._drafts.is_on:  # no other decode loses its place to them
+            decodes = decoding[: int(min(len(decoding), room.num_rows))]
+            grants = self._drafts.grant(decodes, room.num_tokens - len(decodes), costs)
+            if any(child.num_pending_tokens for child in grants):
+                return False  # the step in flight draws the tokens that they are guesses of
+        for child in decoding:
+            if not room.is_full:
+                self._schedule_child(child, 1, output, room, costs, grants.get(child, ()))
         # By the rule of admission, not in its order: a prompt of higher priority does not wait for a long one.
         prefilling.sort(key=lambda child: child.order_key)
         for child in prefilling:
             num_tokens = room.tokens_for(child.num_computed_tokens, _num_runnable_tokens(child))
             if num_tokens:
                 self._schedule_child(child, num_tokens, output, room, costs)
-
-    def _grant_drafts(self, child: Child, room: StepRoom, costs: StepCosts) -> list[int]:
-        """Return the drafts that a decode may have: no other decode loses its place, and nobody is preempted."""
-        num_decodes = len(self.running)
-        return self._drafts.grant(child, num_decodes, room.num_tokens - num_decodes, costs)
+        return True
 
     def _num_wanted(self, child: Child, num_tokens: int, num_drafts: int, costs: StepCosts) -> int:
         """Return how many guesses a child's share of the step asks for."""
@@ -256,10 +271,7 @@ class Scheduler:
         costs: StepCosts,
         drafts: Sequence[int] = (),
     ) -> None:
-        """Give a running child its share, unless it was preempted or has to be.
-
-        Drafts are left out if they don't fit.
-        """
+        """Give a running child its share, unless it was or has to be preempted. Drafts that don't fit are left out."""
         if output.has_preempted and child not in self.running:
             return
         num_wanted = self._num_wanted(child, num_tokens, len(drafts), costs)

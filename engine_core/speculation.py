@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .request import Child
 from .step_costs import StepCosts
 
-# A child whose drafts do not pay tries one again after so many chances: its text may have come to a repetition.
-_PROBE_INTERVAL = 64
-# What a draft must bring beyond its cost: a step with drafts is awaited before the next one can be scheduled.
-_MARGIN = 1.2
+# What a draft must bring beyond its cost: what steps take is known roughly, and what is accepted changes with the text.
+MARGIN = 1.2
+# How long the device waits for the step behind one that is awaited, as a share of what any step takes. Measured on two
+# CPU cores: 0.5 to 1 ms of 8.
+_IDLE_SHARE = 0.15
 
 
 @dataclass(slots=True)
@@ -41,13 +43,21 @@ class DraftPolicy:
 
     A draft at depth i is accepted with the i-th power of the child's rate. It pays if the token that it brings is worth
     more than the time that it takes: time in which the step's decodes bring tokens at the rate that they do without.
+    And all drafts of a step together have to make up for its being awaited: how its children go on is not known before,
+    and steps of the others alone would read all weights for a few tokens.
+
+    Guesses that were not checked are compared with what was drawn, which costs nothing: a child whose text has come to
+    a repetition is found out.
 
     Args:
         max_drafts: most drafts of a child in a step; 0: there are none.
+        runs_ahead: whether steps without drafts are scheduled before the last one is back, so that the device never
+            waits for the next.
     """
 
-    def __init__(self, max_drafts: int) -> None:
+    def __init__(self, max_drafts: int, *, runs_ahead: bool = True) -> None:
         self._max_drafts = max_drafts
+        self._runs_ahead = runs_ahead
         self.counts = DraftCounts()
         self.awaits_guesses = False
 
@@ -56,29 +66,41 @@ class DraftPolicy:
         """Whether there are drafts at all."""
         return self._max_drafts > 0
 
-    def grant(self, child: Child, num_decodes: int, num_fitting: int, costs: StepCosts) -> list[int]:
-        """Return the drafts that a child's next step checks, a head of those that it has.
+    def grant(self, decodes: Sequence[Child], num_fitting: int, costs: StepCosts) -> dict[Child, list[int]]:
+        """Return the drafts that the children of a step check, of each a head of those that it has.
 
         Args:
-            child: runs, and is about to decode.
-            num_decodes: children that decode in the step, this one included.
-            num_fitting: most drafts that the step has room for.
+            decodes: all children that are about to decode, whether their last step is back or not.
+            num_fitting: most drafts that the step has room for, all children together.
             costs: what steps take.
         """
-        offered = child.draft_token_ids
-        # The token drawn after the last draft still has to be within the request's length.
-        left = child.request.max_num_tokens - len(child.token_ids) - 1
-        most = min(len(offered), self._max_drafts, num_fitting, left)
-        if most <= 0:
-            return []
-        num_drafts = self._num_paying(child.acceptance.rate, most, num_decodes, costs)
-        if num_drafts == 0:
-            child.acceptance.num_chances += 1
-            if child.acceptance.num_chances < _PROBE_INTERVAL:
-                return []
-            num_drafts = 1
-        child.acceptance.num_chances = 0
-        return offered[:num_drafts]
+        num_decodes, decodes_s = len(decodes), costs.decodes_s(len(decodes))
+        # Tokens that the decodes would bring in the time that a draft takes; 0 while nothing is known.
+        price = MARGIN * costs.draft_s * num_decodes / decodes_s if decodes_s else 0.0
+        grants: dict[Child, list[int]] = {}
+        gain = 0.0
+        for child in decodes:
+            offered = child.draft_token_ids
+            if not offered:
+                continue
+            # The token drawn after the last draft still has to be within the request's length.
+            left = child.request.max_num_tokens - len(child.token_ids) - 1
+            most = min(len(offered), self._max_drafts, num_fitting, left)
+            num_drafts, gain_here = num_paying(child.acceptance.rate, most, price)
+            if num_drafts:
+                grants[child] = offered[:num_drafts]
+                num_fitting -= num_drafts
+                gain += gain_here
+        if self._runs_ahead and decodes_s:
+            idle_s = _IDLE_SHARE * costs.decodes_s(0)
+            if gain <= idle_s * num_decodes / decodes_s:
+                return {}
+        return grants
+
+    def compare(self, child: Child, token_ids: list[int]) -> None:
+        """Learn from a step without drafts: were the first of the child's guesses what it drew?"""
+        if child.draft_token_ids and token_ids:
+            child.acceptance.observe(1, int(child.draft_token_ids[0] == token_ids[0]))
 
     def want(self, child: Child, num_drafts: int, num_decodes: int, costs: StepCosts) -> int:
         """Return how many guesses a child's step asks for.
@@ -86,8 +108,8 @@ class DraftPolicy:
         Args:
             child: is about to draw.
             num_drafts: that the step checks.
-            num_decodes: as for `grant`.
-            costs: likewise.
+            num_decodes: children that decode in the step, this one included.
+            costs: what steps take.
         """
         del child, num_drafts, num_decodes, costs  # a look-up takes next to no time
         return self._max_drafts
@@ -99,16 +121,14 @@ class DraftPolicy:
         child.request.num_accepted_tokens += num_accepted
         self.counts.count(num_drafts, num_accepted)
 
-    def _num_paying(self, rate: float, most: int, num_decodes: int, costs: StepCosts) -> int:
-        decodes_s = costs.decodes_s(num_decodes)
-        if decodes_s == 0.0:
-            return most  # nothing is known yet
-        # Tokens that the decodes would bring in the time that a draft takes.
-        price = _MARGIN * costs.draft_s * num_decodes / decodes_s
-        chance, num_paying = 1.0, 0
-        while num_paying < most:
-            chance *= rate
-            if chance <= price:
-                break
-            num_paying += 1
-        return num_paying
+
+def num_paying(rate: float, most: int, price: float) -> tuple[int, float]:
+    """Return how many drafts of a child pay, and the tokens that they bring beyond their price."""
+    chance, num_paying, gain = 1.0, 0, 0.0
+    while num_paying < most:
+        chance *= rate
+        if chance <= price:
+            break
+        num_paying += 1
+        gain += chance - price
+    return num_paying, gain

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ from .models.base import Model
 from .parallel.stage_link import StageLink
 from .sampling.draw import Drawn
 from .sampling.pending import Drawing, FinishedDraws, PendingDraws
-from .speculation.acceptance import accept
+from .speculation.acceptance import accept_all
 from .speculation.proposer import Proposer, RowTokens
 from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results
 
@@ -123,6 +122,7 @@ class ModelRunner:
         device: the rows' state is then unknown, and the executor must end.
         """
         started, self._waited_s = self._clock(), 0.0
+        self._settle_checks_of(step.rows)
         plan = self._batch.plan(step)
         self._batch.remove(step.removed_row_ids)
         if self._proposer is not None:
@@ -159,11 +159,9 @@ class ModelRunner:
         # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
         drawing = [rows[i] for i in inputs.draw_rows]
-        draws = iter(self._begin_draws(hidden, logits, drawing, inputs).collect())
+        draws = self._begin_draws(hidden, logits, drawing, inputs).collect()
         drawn: dict[int, Drawn] = {}
-        for row in drawing:
-            drafts = row.draft_token_ids
-            of_row = accept(drafts, list(islice(draws, 1 + len(drafts)))) if drafts else next(draws)
+        for row, of_row in zip(drawing, accept_all(drawing, draws), strict=True):
             # Of several children, the row itself takes the first one's token.
             for token_id in of_row.token_ids if row.num_draws == 1 else of_row.token_ids[:1]:
                 self._batch.append_token(row.row_id, token_id)
@@ -201,29 +199,38 @@ class ModelRunner:
         hidden, logits = self._forward(inputs, stream)
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
         drawing = [rows[i] for i in inputs.draw_rows]
-        row_ids = [row.row_id for row in drawing]
         while self._in_flight and self._in_flight[0].is_settled:
             self._in_flight.popleft()
-        if self._in_flight and self._batch.lacks_tokens(row_ids):
+        if self._in_flight and self._batch.lacks_tokens([row.row_id for row in drawing]):
             # The device is at this step's forward, or has it before it, while the host waits for the last step's draws.
             self._settle_all()
         pending = self._begin_draws(hidden, logits, drawing, inputs)
         assert inputs.draw_places is not None, "the batch draws on the device"
-        reserved = self._batch.reserve_tokens(row_ids, inputs.draw_places, pending.token_ids)
+        reserved = self._batch.reserve_tokens(drawing, inputs.draw_places, pending.token_ids)
         launched = LaunchedStep(
             step=step,
             batch=self._batch,
             times=self._time_step(device, plan, start, had_to_wait=stream is not None),
             errors=plan.errors,
             of_prompt=of_prompt,
-            drawing=row_ids,
+            drawing=drawing,
             reserved=reserved,
             pending=pending,
+            proposer=self._proposer,
         )
         self._in_flight.append(launched)
         if drawing and pending.token_ids is None:  # the device has no tokens for the next step to take
             self._settle_all()
         return launched
+
+    def _settle_checks_of(self, rows: Sequence[ScheduledRow]) -> None:
+        """Give rows the tokens of steps in flight that check drafts of them.
+
+        The core schedules a row again when it has the step's result; that may be another rank's than this one.
+        """
+        checked = [launched.checked_row_ids for launched in self._in_flight]
+        if any(checked) and any(row.row_id in row_ids for row_ids in checked for row in rows):
+            self._settle_all()
 
     def _settle_all(self) -> None:
         while self._in_flight:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pagewire.ipc.errors import EngineError, ErrorInfo
-from pagewire.ipc.steps import ExecuteStep, RowResult, StepResult
+from pagewire.ipc.steps import ExecuteStep, RowResult, ScheduledRow, StepResult
 
-from .batch.input_batch import InputBatch, ReservedToken
+from .batch.input_batch import InputBatch, ReservedPlace
 from .devices.base import Marker
 from .sampling.draw import Drawn
 from .sampling.pending import PendingDraws
+from .speculation.acceptance import accept_all
+from .speculation.proposer import Proposer, RowTokens
 
 
 class StepInFlight(ABC):
@@ -75,9 +77,10 @@ class LaunchedStep(StepInFlight):
         times: when the device was at it.
         errors: of rows that failed their checks.
         of_prompt: prompt logprobs, by row id.
-        drawing: ids of the rows that draw, in order.
+        drawing: the rows that draw, in order.
         reserved: the places of their tokens.
         pending: the draws.
+        proposer: guesses what the rows draw next; None: nobody does.
     """
 
     step: ExecuteStep
@@ -85,9 +88,10 @@ class LaunchedStep(StepInFlight):
     times: StepTimes
     errors: Mapping[int, ErrorInfo]
     of_prompt: Mapping[int, RowResult]
-    drawing: Sequence[int]
-    reserved: Sequence[ReservedToken]
+    drawing: Sequence[ScheduledRow]
+    reserved: Sequence[ReservedPlace]
     pending: PendingDraws
+    proposer: Proposer | None = None
     _drawn: dict[int, RowResult] | None = field(default=None, init=False)
 
     def is_done(self) -> bool:
@@ -101,15 +105,21 @@ class LaunchedStep(StepInFlight):
         """Whether the rows have their tokens."""
         return self._drawn is not None
 
+    @property
+    def checked_row_ids(self) -> set[int]:
+        """The rows whose drafts it checks."""
+        return {row.row_id for row in self.drawing if row.draft_token_ids}
+
     def settle(self) -> dict[int, RowResult]:
         """Wait for the draws alone, give the rows their tokens, and return the results by row id; once is enough.
 
         Those of earlier steps must have been settled before.
         """
         if self._drawn is None:
+            all_drawn = accept_all(self.drawing, self.pending.collect())
             self._drawn = {
-                row_id: self._settle_row(row_id, reserved, drawn)
-                for row_id, reserved, drawn in zip(self.drawing, self.reserved, self.pending.collect(), strict=True)
+                row.row_id: self._settle_row(row, reserved, drawn)
+                for row, reserved, drawn in zip(self.drawing, self.reserved, all_drawn, strict=True)
             }
         return self._drawn
 
@@ -117,6 +127,8 @@ class LaunchedStep(StepInFlight):
         drawn = self.settle()
         times = self.times
         times.end.wait()
+        if self.proposer is not None:
+            drawn = self._with_guesses(self.proposer, drawn)
         device_s = times.end.seconds_since(times.start)
         host_gap_s = 0.0 if times.idle_since is None else max(times.start.seconds_since(times.idle_since), 0.0)
         return StepResult(
@@ -128,8 +140,27 @@ class LaunchedStep(StepInFlight):
             host_gap_s=host_gap_s,
         )
 
-    def _settle_row(self, row_id: int, reserved: ReservedToken, drawn: Drawn) -> RowResult:
-        if not self.batch.settle_token(reserved, drawn.token_ids[0] if drawn.error is None else None):
+    def _with_guesses(self, proposer: Proposer, drawn: Mapping[int, RowResult]) -> dict[int, RowResult]:
+        """Return the rows' results with what is guessed to follow; rows that were removed meanwhile need no guesses."""
+        rows: list[RowTokens] = []
+        for row, reserved in zip(self.drawing, self.reserved, strict=True):
+            result = drawn[row.row_id]
+            if row.num_wanted_drafts and result.error is None:
+                history = self.batch.settled_history(reserved, len(result.token_ids))
+                if history is not None:
+                    salt = self.batch.salt_of(row.row_id)
+                    rows.append(RowTokens(row.row_id, *history, salt, row.num_wanted_drafts))
+        results = dict(drawn)
+        for tokens, guesses in zip(rows, proposer.propose(rows), strict=True):
+            if guesses:
+                results[tokens.row_id] = msgspec.structs.replace(drawn[tokens.row_id], next_draft_ids=guesses)
+        return results
+
+    def _settle_row(self, row: ScheduledRow, reserved: ReservedPlace, drawn: Drawn) -> RowResult:
+        row_id = row.row_id
+        # Of several children, the row itself takes the first one's token.
+        given = drawn.token_ids if row.num_draws == 1 else drawn.token_ids[:1]
+        if not self.batch.settle_tokens(reserved, given):
             # It was sent before the core knew of the failure, and computed with whatever token the failed draw left.
             error = EngineError(f"row {row_id} has failed in an earlier step")
             return RowResult(row_id=row_id, error=error.to_info())

@@ -124,7 +124,8 @@ class Worker:
             loaded.ops.watch_compilations(AnnouncedCompilations(self._long_work, _COMPILATION_LIMIT_S))
         path = message.config.observability.profile_steps
         if path is not None and self._trace is None:
-            self._trace = StepTrace(path, "executor" if mesh.world_size == 1 else f"executor {rank}")
+            place = message.placement
+            self._trace = StepTrace(path, "executor" if place.num_on_host == 1 else f"executor {place.index_on_host}")
             trace_runner(self._trace, loaded.runner, loaded.ops)
             if self._channel is not None:
                 trace_channel(self._trace, self._channel)

@@ -273,6 +273,11 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
             )
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether a child's next step is sent before its last one is answered."""
+        return self.scheduler.async_scheduling and self.parallel.pipeline_parallel_size == 1
+
+    @property
     def max_steps_in_flight(self) -> int:
         """Steps that the core sends before the first of them is answered: one a pipeline stage, one ahead without."""
         if not self.scheduler.async_scheduling:

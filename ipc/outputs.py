@@ -140,8 +140,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory: one line with the whole memory budget.
         device_name: for people, as "NVIDIA H200"; empty for a CPU.
         seed: from it clients derive the seeds of requests that bring none; None: they draw random ones.
+        tensor_parallel_size: executors of a core that share each layer.
+        pipeline_parallel_size: groups of layers, each computed by as many.
         data_parallel_size: cores of the engine, each with the whole model; `core_address` says where they listen.
         data_parallel_rank: which of them this is.
+        speculative_method: who guesses tokens ahead; empty: nobody.
+        num_speculative_tokens: most guesses for a row of a step.
     """
 
     model: str
@@ -165,8 +169,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: str = ""
     device_name: str = ""
     seed: int | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
+    speculative_method: str = ""
+    num_speculative_tokens: int = 0
 
 
 class Ready(Message, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from .errors import ConfigError
 
 SpeculativeMethod = Literal["ngram", "suffix", "draft_model"]
 
-DEFAULT_NUM_TOKENS = 5
+DEFAULT_NUM_TOKENS = 8
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

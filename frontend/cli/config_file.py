@@ -41,7 +41,7 @@ def read_config_file(
         return {}
     if not isinstance(content, dict):
         raise click.UsageError(f"--config {path} must hold one mapping of flags to values, like `port: 8001`.")
-    return _by_field(content, path, {option.flag.name: option for option in options}, elsewhere, refused)
+    return _by_field(content, path, {name: option for option in options for name in option.opts}, elsewhere, refused)
 
 
 def _by_field(
@@ -62,10 +62,11 @@ def _by_field(
             raise click.UsageError(f"--config {path}, {key}: {explain_unknown_flag(name, options, elsewhere, refused)}")
         flag = option.flag
         if flag.field in values:
-            raise click.UsageError(f"--config {path}: {name} stands in it twice.")
+            raise click.UsageError(f"--config {path}: {flag.name} stands in it twice.")
         if flag.is_many and not isinstance(value, list):
             value = [value]
-        if isinstance(value, list | dict) and not (flag.is_many and isinstance(value, list)):
+        has_parts = (flag.is_many and isinstance(value, list)) or (flag.is_object and isinstance(value, dict))
+        if isinstance(value, list | dict) and not has_parts:
             raise click.UsageError(f"--config {path}: {key} takes one value.")
         if value is not None:  # `key:` without a value is like leaving it out
             values[flag.field] = value

@@ -21,7 +21,8 @@ from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from ..bench.serving.config import BenchServeConfig
 from .refused import CHOICE_ALIASES, REFUSED_CHOICES
-from .values import Choice, Number, Text, WholeNumber
+from .speculative import JSON_DESCRIPTION, JSON_FIELD, with_speculation
+from .values import Choice, JsonObject, Number, Text, WholeNumber
 
 _SHORT_FLAGS = {
     "tensor_parallel_size": ["-tp", "--tp"],
@@ -29,6 +30,12 @@ _SHORT_FLAGS = {
     "data_parallel_size": ["-dp", "--dp"],
     "distributed_executor_backend": ["--executor-backend"],
     "quantization": ["-q"],
+    JSON_FIELD: ["-sc"],
+    "speculative_method": ["--spec-method"],
+    "speculative_model": ["--spec-model"],
+    "num_speculative_tokens": ["--spec-tokens"],
+    "prompt_lookup_max": ["--ngram-prompt-lookup-max"],
+    "prompt_lookup_min": ["--ngram-prompt-lookup-min"],
 }
 # Switches whose opposite has a name of its own.
 _OPPOSITES = {"symmetric": "--asymmetric"}
@@ -74,6 +81,11 @@ class Flag:
     def is_many(self) -> bool:
         """Whether several values may be given."""
         return isinstance(self.type_info, inspect.VarTupleType)
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the value is a JSON object, or a mapping in a file."""
+        return isinstance(self.type_info, inspect.DictType)
 
     @property
     def is_switch(self) -> bool:
@@ -123,7 +135,12 @@ class FlagOption(click.Option):
 
 def engine_flags() -> list[Flag]:
     """Return the flags of the engine: the model, its cache, its scheduler, its devices."""
-    return _nested_flags_of(EngineConfig, "engine")
+    flags = _nested_flags_of(EngineConfig, "engine")
+    # One flag is no field of its own: it says several at once.
+    last = max(index for index, flag in enumerate(flags) if flag.section == "speculative")
+    json_type = inspect.DictType(inspect.StrType(), inspect.AnyType())
+    as_json = Flag("speculative", flags[last].title, JSON_FIELD, json_type, None, JSON_DESCRIPTION)
+    return [*flags[: last + 1], as_json, *flags[last + 1 :]]
 
 
 def listen_flags() -> list[Flag]:
@@ -155,7 +172,7 @@ def build_engine_config(given: Mapping[str, object]) -> EngineConfig:
     Raises:
         ConfigError: a value is out of its range.
     """
-    return _convert(_sorted_in(engine_flags(), given, "engine"), EngineConfig)
+    return _convert(_sorted_in(engine_flags(), with_speculation(given), "engine"), EngineConfig)
 
 
 def build_server_config(given: Mapping[str, object]) -> ServerConfig:
@@ -282,6 +299,8 @@ def _click_type(flag: Flag) -> click.ParamType[Any]:  # Any: each flag has its o
         case inspect.LiteralType(values=values):
             words = [str(value) for value in values]
             return Choice(words, CHOICE_ALIASES.get(flag.field, {}), REFUSED_CHOICES.get(flag.field, {}))
+        case inspect.DictType():
+            return JsonObject()
         case inspect.StrType() | inspect.VarTupleType(item_type=inspect.StrType()):
             return Text()
         case other:

@@ -46,7 +46,6 @@ _NOT_YET: Mapping[str, str] = {
         ("enable-sleep-mode", "sleeping and waking"),
         ("data-parallel-rank data-parallel-address data-parallel-rpc-port", "--data-parallel-size starts all engines"),
         ("headless", "--node-rank tells a host that serves from one that only computes"),
-        ("spec-method spec-model spec-tokens", "--speculative-method, --speculative-model, --num-speculative-tokens"),
         ("enable-lora max-loras max-lora-rank max-cpu-loras lora-modules lora-dtype fully-sharded-loras",
          "LoRA adapters"),
         ("enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server", "tool calls"),
@@ -190,6 +189,13 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
     | dict.fromkeys(("openai-audio", "openai-embeddings", "vllm-rerank"), "it measures streams of text"),
     "to": dict.fromkeys(("awq", "smoothquant"), "no channels are rescaled (int4 --calibrate takes samples of text)")
     | dict.fromkeys(("int2", "int3", "int5", "int6", "nf4", "nvfp4", "mxfp4", "fp4"), "there is no layout for it"),
+    "speculative_method": dict.fromkeys(
+        ("eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp", "ernie_mtp",
+         "qwen3_next_mtp", "longcat_flash_mtp", "pangu_ultra_moe_mtp", "nextn", "dflash"),
+        "it needs heads that are trained for one model",
+    )
+    | {"ngram_gpu": "lookup in text takes the CPU no time beside a step; use ngram",
+       "custom_class": "no code of others runs in the engine"},
     "dataset_name": dict.fromkeys(
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
         "there is no reader for it",
@@ -202,6 +208,7 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "kv_cache_dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
     "device": {"gpu": "cuda", "rocm": "cuda", "hip": "cuda"},
     "attention_backend": {"triton_attn": "triton", "flash-attn": "flash_attn"},
+    "speculative_method": {"[ngram]": "ngram", "draft-model": "draft_model", "draft": "draft_model"},
     "log_level": {"warn": "warning"},
     "to": {"w4a16": "int4", "w8a16": "int8", "4bit": "int4", "8bit": "int8", "fp8_e4m3": "fp8"},
     "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import click
+import msgspec
 
 # Lower case counts in thousands, upper case in 1024s, as vLLM has it: 1k tokens are 1000, 1K are 1024.
 _UNITS = {
@@ -80,6 +81,26 @@ class Text(click.ParamType[str]):
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Return an environment variable's value whole: click would split it at spaces, and a key may hold some."""
         return [rv]
+
+
+class JsonObject(click.ParamType[str]):
+    """A JSON object, on the command line as its text, in a file as a mapping. Its keys are the config's business."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return its text."""
+        if isinstance(value, Mapping):
+            return msgspec.json.encode(value).decode()
+        try:
+            is_object = isinstance(msgspec.json.decode(str(value)), dict)
+        except msgspec.DecodeError:
+            is_object = False
+        if not is_object:
+            raise click.BadParameter(
+                f'{value!r} is no JSON object; give one like \'{{"method": "ngram"}}\', in single quotes.', ctx, param
+            )
+        return str(value)
 
 
 class Choice(click.ParamType[str]):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
 from pagewire.ipc.outputs import EngineInfo, StepStats
 
-_ALL_BUT_SUMS = frozenset({"is_serving", "step_s"})
+_ALL_BUT_SUMS = frozenset({"accepted_at", "is_serving", "step_s"})
 _SUMMED = tuple(name for name in StepStats.__struct_fields__ if name not in _ALL_BUT_SUMS)
 
 
@@ -23,9 +24,15 @@ def sum_stats(stats: Sequence[StepStats]) -> StepStats:
     sums = {name: sum(getattr(of_core, name) for of_core in stats) for name in _SUMMED}
     return StepStats(
         **sums,
+        accepted_at=sum_places([of_core.accepted_at for of_core in stats]),
         step_s=max((of_core.step_s for of_core in stats), default=0.0),
         is_serving=any(of_core.is_serving for of_core in stats),
     )
+
+
+def sum_places(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return counts by place, added place by place; a shorter row has nothing in the places that it lacks."""
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def combine_infos(infos: Sequence[EngineInfo]) -> EngineInfo:

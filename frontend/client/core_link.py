@@ -202,7 +202,9 @@ class CoreLink:
             self._take_over(connection)
             self._owner.core_attached(ready)
             pause_s = self._loop.time() - lost_at
-            logger.warning("engine core %d at %s serves after %.1f s", ready.core_epoch, self._address, pause_s)
+            logger.warning(
+                "the engine at %s serves after %.1f s, core epoch %d", self._address, pause_s, ready.core_epoch
+            )
 
     async def _watch_core(self) -> str:
         """Exchange pings while there is something to wait for; return what became of the core."""

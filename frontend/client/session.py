@@ -198,7 +198,7 @@ class Session:
             self.num_core_restarts += ready.core_epoch - (epoch if ready.engine_id == engine_id else 0)
         self.info, self.core = ready.info, ready.core
         if len(self.live):
-            logger.info("%d requests go on in core %d", len(self.live), ready.core_epoch)
+            logger.info("%d requests go on in core epoch %d", len(self.live), ready.core_epoch)
         if is_another:  # its figures are known: those of the last one would be shown until its first step
             self._take_stats(StepStats(num_blocks=ready.info.num_blocks))
         elif self.stats is not None:  # one that does not serve says so behind its Ready

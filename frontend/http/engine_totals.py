@@ -6,11 +6,12 @@ import msgspec
 
 from pagewire.ipc.outputs import CoreKey, StepStats
 
-from ..client.combining import sum_stats
+from ..client.combining import sum_places, sum_stats
 
 _COUNTERS = (
     "num_steps", "num_prompt_tokens", "num_generation_tokens", "prefix_cache_queries", "prefix_cache_hits",
     "num_preemptions", "num_busy_rows", "num_available_rows", "num_executor_restarts", "device_s", "host_gap_s",
+    "num_draft_checks", "num_draft_tokens",
 )  # fmt: skip
 
 
@@ -24,13 +25,17 @@ class _CoreTotals:
 
     def update(self, stats: StepStats, core: CoreKey) -> None:
         if core != self.core:
-            self.base = msgspec.structs.replace(self.base, **{name: self.total(name) for name in _COUNTERS})
+            totals = {name: self.total(name) for name in _COUNTERS}
+            self.base = msgspec.structs.replace(self.base, **totals, accepted_at=self.accepted_at())
         self.core = core
         self.latest = stats
 
     def total(self, name: str) -> float:
         total: float = getattr(self.base, name) + getattr(self.latest, name)
         return total
+
+    def accepted_at(self) -> tuple[int, ...]:
+        return sum_places([self.base.accepted_at, self.latest.accepted_at])
 
 
 class EngineTotals:
@@ -62,3 +67,7 @@ class EngineTotals:
     def total(self, name: str) -> float:
         """Return the total of a counter of `StepStats`: a whole number, or seconds."""
         return sum(totals.total(name) for totals in self._cores.values())
+
+    def accepted_at(self) -> tuple[int, ...]:
+        """Return how many drafts were accepted, by their place among a row's drafts."""
+        return sum_places([totals.accepted_at() for totals in self._cores.values()])

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from pagewire.ipc.outputs import CoreKey, EngineInfo, StepStats
 
 from .engine_totals import EngineTotals
+from .metric_help import HELP
 
 # vLLM's buckets: dashboards compute quantiles from them.
 _LATENCY_S = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
@@ -219,6 +220,8 @@ class Metrics(Collector):
         yield self._counter("num_preemptions", [({}, totals.total("num_preemptions"))])
         yield self._counter("busy_rows", [({}, totals.total("num_busy_rows"))], prefix="pagewire")
         yield self._counter("available_rows", [({}, totals.total("num_available_rows"))], prefix="pagewire")
+        if self._info.num_speculative_tokens:
+            yield from self._drafts()
         yield from self._step_times()
         yield self._restarts()
         yield self._counter("prompt_tokens_cached", [({}, self._num_prompt_tokens_cached)])
@@ -231,6 +234,18 @@ class Metrics(Collector):
         )
         yield self._counter(
             "request_success", [({"finished_reason": reason}, count) for reason, count in self._finished.items()]
+        )
+
+    def _drafts(self) -> Iterator[Metric]:
+        accepted_at = self.totals.accepted_at()
+        places = range(max(self._info.num_speculative_tokens, len(accepted_at)))
+        at = dict(enumerate(accepted_at))
+        yield self._counter("spec_decode_num_drafts", [({}, self.totals.total("num_draft_checks"))])
+        yield self._counter("spec_decode_num_draft_tokens", [({}, self.totals.total("num_draft_tokens"))])
+        yield self._counter("spec_decode_num_accepted_tokens", [({}, sum(accepted_at))])
+        yield self._counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            [({"position": str(place)}, at.get(place, 0)) for place in places],
         )
 
     def _step_times(self) -> Iterator[Metric]:
@@ -307,34 +322,4 @@ def _one_two_five(limit: int) -> Iterator[int]:
 
 
 def _help(name: str) -> str:
-    return _HELP.get(name, name.replace("_", " ").capitalize() + ".")
-
-
-_HELP = {
-    "num_requests_running": "Requests that hold a row of the batch.",
-    "num_requests_waiting": "Requests that wait for their first or next schedule.",
-    "num_waiting_tokens": "Prompt tokens of the requests that were never scheduled.",
-    "restarts": "Processes of the engine that were started again, after a death or a stall.",
-    "kv_cache_usage_perc": "Share of KV blocks in use, from 0 to 1.",
-    "gpu_cache_usage_perc": "Share of KV blocks in use, from 0 to 1 (older name).",
-    "kv_slots_filled_perc": "Share of the slots of used KV blocks that hold a token, from 0 to 1.",
-    "busy_rows": "Rows that computed, of the steps that left requests waiting.",
-    "available_rows": "Rows that the steps which left requests waiting could have had.",
-    "steps": "Steps that came back from the executor.",
-    "device_seconds": "Time that the device computed, of all steps.",
-    "host_gap_seconds": "Time that the device idled before a step, waiting for its launch, though there was work.",
-    "prompt_tokens": "Prompt tokens prefilled, computed or cached.",
-    "generation_tokens": "Output tokens drawn.",
-    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
-    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
-    "request_success": "Finished answers by reason.",
-    "time_per_output_token_seconds": "Time between output tokens (older name).",
-    "iteration_tokens_total": "Tokens scheduled in a step.",
-    "request_queue_time_seconds": "From receipt to the first schedule.",
-    "request_prefill_time_seconds": "From the first schedule to the first token.",
-    "request_decode_time_seconds": "From the first token to the last.",
-    "request_inference_time_seconds": "From the first schedule to the last token.",
-    "request_params_n": "Answers asked for.",
-    "request_params_max_tokens": "Output tokens asked for.",
-    "request_prefill_kv_computed_tokens": "Prompt tokens computed, not cached.",
-}
+    return HELP.get(name, name.replace("_", " ").capitalize() + ".")

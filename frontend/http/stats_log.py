@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import zip_longest
+from typing import NamedTuple
 
 from .engine_totals import EngineTotals
 
@@ -29,6 +31,7 @@ class StatsLog:
         self._time = clock()
         self._num_prompt_tokens = 0.0
         self._num_generation_tokens = 0.0
+        self._drafts = _Drafts()
         self._was_busy = False
 
     async def run(self, interval_s: float = INTERVAL_S) -> None:
@@ -38,6 +41,9 @@ class StatsLog:
             line = self.next_line()
             if line is not None:
                 logger.info("%s", line)
+            draft_line = self.next_draft_line()
+            if draft_line is not None:
+                logger.info("%s", draft_line)
 
     def next_line(self) -> str | None:
         """Return the line for the time since the last call; None if nothing happened.
@@ -64,3 +70,35 @@ class StatsLog:
             f"{self._memory} KV cache usage: {100 * usage:.1f}%, "
             f"Prefix cache hit rate: {100 * hits / queries if queries else 0.0:.1f}%"
         )
+
+    def next_draft_line(self) -> str | None:
+        """Return the line on drafts that were checked since the last call; None if none were.
+
+        The acceptance length counts the token that every check brings anyway, as vLLM's does.
+        """
+        totals, before = self._totals, self._drafts
+        self._drafts = now = _Drafts(
+            totals.total("num_draft_checks"), totals.total("num_draft_tokens"), totals.accepted_at()
+        )
+        num_checks, num_drafts = now.num_checks - before.num_checks, now.num_drafts - before.num_drafts
+        if num_checks <= 0:
+            return None
+        accepted_at = [
+            total - earlier for total, earlier in zip_longest(now.accepted_at, before.accepted_at, fillvalue=0)
+        ]
+        num_accepted = sum(accepted_at)
+        by_place = ", ".join(f"{count / num_checks:.3f}" for count in accepted_at)
+        return (
+            f"SpecDecoding metrics: Mean acceptance length: {1 + num_accepted / num_checks:.2f}, "
+            f"Accepted: {num_accepted} tokens, Drafted: {num_drafts:.0f} tokens, "
+            f"Per-position acceptance rate: {by_place}, "
+            f"Avg Draft acceptance rate: {100 * num_accepted / num_drafts:.1f}%"
+        )
+
+
+class _Drafts(NamedTuple):
+    """What had become of drafts at one time; see `StepStats`."""
+
+    num_checks: float = 0.0
+    num_drafts: float = 0.0
+    accepted_at: tuple[int, ...] = ()

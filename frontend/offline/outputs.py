@@ -57,6 +57,8 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
         last_token_time: its last one was.
         finished_time: its last answer ended.
         num_preemptions: how often its blocks were taken and recomputed.
+        num_draft_tokens: tokens that were guessed ahead and checked.
+        num_accepted_tokens: of those, the ones that were right.
     """
 
     arrival_time: float = 0.0
@@ -67,6 +69,8 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
     last_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec import UNSET
+
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..http.request_timer import RequestTimer
 from ..text.generation import Arrival, Generation, TextChunk, TextRequest
-from .bodies.responses import PromptTokensDetails, Usage
+from .bodies.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from .bodies.schema import GenerationRequest
 from .deadline import Deadline
 from .serving import Serving
@@ -52,15 +54,23 @@ class Call:
         generations: in the order of the prompts; each has `n` children.
         has_deadline: whether the call's time is limited.
         shows_output: False for a call that only scores its prompt: what it draws is neither shown nor counted.
+        is_speculative: whether tokens are guessed ahead: the usage then says how many of them were right.
         has_failed: set by whoever told the client of a failure without raising it.
     """
 
     def __init__(
-        self, generations: Sequence[Generation], timers: Sequence[RequestTimer], n: int, *, has_deadline: bool = False
+        self,
+        generations: Sequence[Generation],
+        timers: Sequence[RequestTimer],
+        n: int,
+        *,
+        has_deadline: bool = False,
+        is_speculative: bool = False,
     ) -> None:
         self.generations = generations
         self.n = n
         self.has_deadline = has_deadline
+        self.is_speculative = is_speculative
         self.shows_output = True
         self.has_failed = False
         self._timers = timers
@@ -131,6 +141,14 @@ class Call:
             completion_tokens=num_output,
             total_tokens=num_prompt + num_output,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
+            completion_tokens_details=self._output_details() if self.is_speculative else UNSET,
+        )
+
+    def _output_details(self) -> CompletionTokensDetails:
+        num_drafts = sum(generation.num_draft_tokens for generation in self.generations)
+        num_accepted = sum(generation.num_accepted_tokens for generation in self.generations)
+        return CompletionTokensDetails(
+            accepted_prediction_tokens=num_accepted, rejected_prediction_tokens=num_drafts - num_accepted
         )
 
 
@@ -173,7 +191,10 @@ async def start_call(
         deadline=deadline,
     )
     generations: list[Generation] = []
-    call = Call(generations, timers, params.n, has_deadline=deadline.at_s is not None)
+    call = Call(
+        generations, timers, params.n,
+        has_deadline=deadline.at_s is not None, is_speculative=serving.info.num_speculative_tokens > 0,
+    )  # fmt: skip
     try:
         # From here on something runs. All go out without a pause: none is refused for its form any more.
         generations.extend(serving.generator.submit(each, arrival) for each in requests)

@@ -46,6 +46,9 @@ class RunningEngine:
         self.session: Session | None = None
         self.has_given_up = False
         self._engine = engine
+        parallel = engine.config.parallel
+        is_one_of_several = parallel.data_parallel_size > 1
+        self._name = f"engine core {parallel.data_parallel_rank}" if is_one_of_several else "the engine core"
         supervision = engine.config.supervision
         self._stall_limit_s = supervision.stall_limit
         self._budget = RestartBudget("the engine core", supervision.max_restarts)
@@ -139,10 +142,10 @@ class RunningEngine:
             self._budget.count_death(is_failed_start=code >= 0 and not has_served)
             self._is_strained.set()
             age_s = time.monotonic() - self._started_at
-            how = f"the engine core {describe_exit(code)} {age_s:.1f} s after its start"
+            how = f"{self._name} {describe_exit(code)} {age_s:.1f} s after its start"
             cause = self._budget.exhausted_by()
             if cause is None:
-                logger.error("%s; starting core %d", how, self._engine.core_epoch + 1)
+                logger.error("%s; starting another, epoch %d", how, self._engine.core_epoch + 1)
                 try:
                     self._start_next(session.info.num_blocks)
                 except OSError as exc:
@@ -189,5 +192,5 @@ class RunningEngine:
         if age_s < limit_s or self._died.is_set():
             return
         flag = " (--stall-limit)" if limit_s == self._stall_limit_s else ""
-        logger.error("the engine core has said nothing for %g s%s: killing it", limit_s, flag)
+        logger.error("%s has said nothing for %g s%s: killing it", self._name, limit_s, flag)
         self._engine.process.begin_kill()

@@ -54,8 +54,19 @@ def describe_engine(info: EngineInfo) -> list[str]:
     num_tokens = info.num_blocks * info.block_size
     num_longest = num_tokens / info.max_model_len
     return [
-        f"{info.model}: {info.dtype} on {device}, context of {info.max_model_len} tokens",
+        f"{info.model}: {info.dtype} on {device}, context of {info.max_model_len} tokens{_layout(info)}",
         *([info.memory] if info.memory else []),
         f"# GPU blocks: {on_gpu}, # CPU blocks: {on_cpu}",
         f"KV pool: {num_tokens} tokens of {info.kv_cache_dtype}, {num_longest:.1f} requests of the longest context",
     ]
+
+
+def _layout(info: EngineInfo) -> str:
+    """Return who computes the model, as the end of a line: nothing where one executor does."""
+    tp, pp, num_cores = info.tensor_parallel_size, info.pipeline_parallel_size, info.data_parallel_size
+    parts = []
+    if num_cores > 1:
+        parts.append(f"{num_cores} cores")
+    if tp * pp > 1:
+        parts.append(f"{tp * pp} executors{' each' if parts else ''} (tp {tp} x pp {pp})")
+    return f"; {' of '.join(parts)}" if parts else ""

@@ -212,6 +212,16 @@ class Generation:
         return 0 if self._stream.end is None else self._stream.end.num_preemptions
 
     @property
+    def num_draft_tokens(self) -> int:
+        """Tokens that were guessed ahead and checked, known at the end."""
+        return 0 if self._stream.end is None else self._stream.end.num_draft_tokens
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Of those, the ones that were right."""
+        return 0 if self._stream.end is None else self._stream.end.num_accepted_tokens
+
+    @property
     def metrics(self) -> RequestMetrics:
         """When things happened to the request, as far as it got."""
         stream, arrival = self._stream, self._arrival
@@ -229,6 +239,8 @@ class Generation:
             last_token_time=arrival.seconds_until(stream.last_token_at),
             finished_time=arrival.seconds_until(stream.ended_at),
             num_preemptions=self.num_preemptions,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     async def accepted(self) -> None:

@@ -13,7 +13,6 @@ one that read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,16 +30,32 @@ _NO_PLACES = np.empty(0, dtype=np.int64)
 _NO_TOKENS = NewTokens(_NO_PLACES, np.empty(0, dtype=np.int32))
 
 
+class KeptDraws(NamedTuple):
+    """Which of a step's draws are kept on the device as the last tokens of their rows: those of rows without drafts.
+
+    Of the draws of a row with drafts, the host says which one ends it.
+
+    Attributes:
+        rows: [num_kept] int64, indices into the step's rows.
+        draws: [num_kept] int64, indices into the step's draws; None: these are all draws.
+    """
+
+    rows: np.ndarray
+    draws: np.ndarray | None
+
+
 class DrawPlaces(NamedTuple):
     """Where a step's drawn tokens are kept on the device.
 
     Attributes:
-        rows: [num_draws] int64, the rows that draw.
-        tokens: [num_draws] int64, the tokens' places among all tokens; empty if no row reads its tokens there.
+        rows: [num_kept] int64, their rows.
+        tokens: [num_kept] int64, the tokens' places among all tokens; empty if no row reads its tokens there.
+        draws: [num_kept] int64, which of the step's draws they are; None: all.
     """
 
     rows: Tensor
     tokens: Tensor
+    draws: Tensor | None
 
 
 class UploadedStep(NamedTuple):
@@ -93,37 +108,38 @@ class DeviceInputs:
         self._changes.append((index, start, end))
 
     def upload(
-        self, layout: StepLayout, indices: np.ndarray, draw_rows: Sequence[int], logits_indices: np.ndarray
+        self, layout: StepLayout, indices: np.ndarray, kept: KeptDraws, logits_indices: np.ndarray
     ) -> UploadedStep:
         """Bring a step's inputs to the device; nothing waits for what it is at.
 
         Args:
             layout: the step's tokens.
             indices: [num_rows] int64, places of the step's rows in the table.
-            draw_rows: which of them draw.
+            kept: which draws are kept.
             logits_indices: [num_logits] int64.
         """
         self._grow()
         unknown = np.flatnonzero(layout.input_ids == UNKNOWN_TOKEN)
         changed = self._take_changes()
-        draw_indices = indices if len(draw_rows) == len(indices) else indices[draw_rows]
+        kept_indices = indices if len(kept.rows) == len(indices) else indices[kept.rows]
         new_tokens, token_places = _NO_TOKENS, _NO_PLACES
         if self._tokens.are_read:
             # A row that draws has its last token known or drawn: the next one comes right after those of the step.
             self._tokens.make_room(layout.max_seq_len + 1)
             new_tokens = self._tokens.take_new()
-            token_places = self._tokens.places_of(draw_indices, layout.seq_lens[draw_rows])
+            token_places = self._tokens.places_of(kept_indices, layout.seq_lens[kept.rows])
         start = self._device.mark()
         (
-            ids, positions, slots, logits, rows, draws, unknown_places, unknown_rows, query_start_loc, seq_lens,
-            changed_places, changed_blocks, new_places, new_ids, drawn_places,
+            ids, positions, slots, logits, rows, kept_rows, unknown_places, unknown_rows, query_start_loc, seq_lens,
+            changed_places, changed_blocks, new_places, new_ids, drawn_places, *kept_draws,
         ) = upload_together(
             self._device,
             [
-                layout.input_ids, layout.positions, layout.slots, logits_indices, indices, draw_indices,
+                layout.input_ids, layout.positions, layout.slots, logits_indices, indices, kept_indices,
                 unknown, layout.token_rows[unknown],
                 layout.query_starts.astype(np.int32), layout.seq_lens.astype(np.int32),
                 changed, self._table.block_tables.reshape(-1)[changed], *new_tokens, token_places,
+                *(() if kept.draws is None else (kept.draws,)),
             ],
         )  # fmt: skip
         if len(changed):
@@ -146,15 +162,18 @@ class DeviceInputs:
             max_query_len=layout.max_query_len,
             max_seq_len=layout.max_seq_len,
         )
-        return UploadedStep(ids, metadata, DrawPlaces(draws, drawn_places), start)
+        places = DrawPlaces(kept_rows, drawn_places, kept_draws[0] if kept_draws else None)
+        return UploadedStep(ids, metadata, places, start)
 
     def keep_tokens(self, places: DrawPlaces, token_ids: Tensor) -> None:
-        """Keep what a step draws as the last tokens of its rows.
+        """Keep what a step draws as the last tokens of its rows, those with drafts excepted.
 
         Args:
             places: of the step's `UploadedStep`, the last one.
             token_ids: [num_draws] int64, on the device.
         """
+        if places.draws is not None:
+            token_ids = token_ids.index_select(0, places.draws)
         self._last_tokens.index_copy_(0, places.rows, token_ids)
         if len(places.tokens):
             self._tokens.write(places.tokens, token_ids)

@@ -1,6 +1,7 @@
 """The rows' tokens on the device, for draws that read them there: penalties go by all tokens of a row.
 
-A row's tokens are sent once, when it comes. The device adds what it draws, which the host learns only later.
+A row's tokens are sent once, when it comes. The device adds what it draws, which the host learns only later. Of a row
+with drafts the host learns it first: drafts are sent with the step that checks them, and what was drawn, with the next.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class DeviceTokens:
         self._flat = torch.zeros(0, dtype=torch.int32, device=device)
         self._num_rows = self._width = 0
         self._readers: set[int] = set()
-        self._new: set[int] = set()  # readers whose tokens the device lacks
+        self._changes: list[tuple[int, int, int]] = []  # (index, start, end) of tokens that the device lacks
 
     @property
     def are_read(self) -> bool:
@@ -53,12 +54,21 @@ class DeviceTokens:
     def hold(self, index: int) -> None:
         """Take in a row that reads its tokens; the next step takes them along."""
         self._readers.add(index)
-        self._new.add(index)
+        self.note_tokens(index, 0, self._table.num_tokens[index])
+
+    def note_tokens(self, index: int, start: int, end: int) -> None:
+        """Note that a row's tokens [start, end) changed in the table; the next step takes them along if it reads them.
+
+        They have to be known by then, and may be drafts.
+        """
+        if index in self._readers:
+            self._changes.append((index, start, end))
 
     def release(self, index: int) -> None:
         """Note that a row is gone."""
-        self._readers.discard(index)
-        self._new.discard(index)
+        if index in self._readers:
+            self._readers.remove(index)
+            self._changes = [change for change in self._changes if change[0] != index]
 
     def make_room(self, num_tokens: int) -> None:
         """Follow the table, with room for rows of so many tokens at least."""
@@ -75,12 +85,12 @@ class DeviceTokens:
 
     def take_new(self) -> NewTokens:
         """Return what the device lacks; it counts as sent from here on. To be called once there is room."""
-        if not self._new:
+        if not self._changes:
             return NewTokens(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32))
-        rows = [(index, self._table.tokens_of(index)) for index in self._new]
-        self._new.clear()
-        places = [np.arange(index * self._width, index * self._width + len(tokens)) for index, tokens in rows]
-        return NewTokens(np.concatenate(places), np.concatenate([tokens for _, tokens in rows]))
+        changes, self._changes = self._changes, []
+        places = [np.arange(index * self._width + start, index * self._width + end) for index, start, end in changes]
+        tokens = [self._table.token_ids[index, start:end] for index, start, end in changes]
+        return NewTokens(np.concatenate(places), np.concatenate(tokens))
 
     def places_of(self, indices: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return where tokens of some rows are: [num] int64."""

@@ -20,21 +20,22 @@ from ..devices.base import Device
 from ..sampling.draw import Draw, RowSampling
 from ..sampling.row_edits import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
-from .device_inputs import DeviceInputs, DrawPlaces
-from .forward_metadata import ForwardMetadata
+from .device_inputs import DeviceInputs, DrawPlaces, KeptDraws
+from .draw_positions import draws_without_drafts, tokens_drawn_behind
+from .host_inputs import bring_to_device
 from .row_table import UNKNOWN_TOKEN, RowTable
 from .step_inputs import PromptSpan, StepInputs
-from .step_layout import StepLayout, lay_out
+from .step_layout import lay_out
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
 
 
-class ReservedToken(NamedTuple):
-    """The place of a token that is being drawn.
+class ReservedPlace(NamedTuple):
+    """The place of the tokens that a row is being given: one, or of a row with drafts, one or more.
 
     Attributes:
         row_index: its row's place in the table.
-        generation: of that place when the token was reserved: another row may have it by now.
-        position: of the token in its row.
+        generation: of that place when the tokens were reserved: another row may have it by now.
+        position: of the first of the tokens in their row.
     """
 
     row_index: int
@@ -47,7 +48,7 @@ class InputBatch:
 
     A step is applied in this order: `plan` (no state changes), `remove`, `add`, `build_inputs`; after the draws
     `append_token` for each row that drew. Where draws are made on the device: `reserve_tokens` once they are launched,
-    and `settle_token` for each when it is known.
+    and `settle_tokens` for each row when they are known.
 
     Args:
         max_num_seqs: rows that are expected at most; room for more is made if they come.
@@ -217,12 +218,14 @@ class InputBatch:
         )
 
     def reserve_tokens(
-        self, row_ids: Sequence[int], draw_places: DrawPlaces, token_ids: Tensor | None
-    ) -> list[ReservedToken]:
+        self, rows: Sequence[ScheduledRow], draw_places: DrawPlaces, token_ids: Tensor | None
+    ) -> list[ReservedPlace]:
         """Add a token that is being drawn to each of some rows, its value unknown; later steps compute it already.
 
+        A row with drafts gets none yet: how many it is given is not known, and no step has it before that is.
+
         Args:
-            row_ids: the step's rows that draw, in order.
+            rows: the step's rows that draw, in order.
             draw_places: of the step's `StepInputs`, the last one.
             token_ids: [num_draws] int64 on the device; None if they are known before the next step is launched.
         """
@@ -230,14 +233,15 @@ class InputBatch:
         if token_ids is not None:
             self._device_inputs.keep_tokens(draw_places, token_ids)
         table, reserved = self._table, []
-        for row_id in row_ids:
-            index = self._index_of[row_id]
-            reserved.append(ReservedToken(index, table.generations[index], table.num_tokens[index]))
-            table.append_token(index, UNKNOWN_TOKEN)
+        for row in rows:
+            index = self._index_of[row.row_id]
+            reserved.append(ReservedPlace(index, table.generations[index], table.num_tokens[index]))
+            if not row.draft_token_ids:
+                table.append_token(index, UNKNOWN_TOKEN)
         return reserved
 
-    def settle_token(self, reserved: ReservedToken, token_id: int | None) -> bool:
-        """Fill in a reserved token; None: nothing could be drawn, and the row has failed.
+    def settle_tokens(self, reserved: ReservedPlace, token_ids: Sequence[int]) -> bool:
+        """Fill in the tokens of a row; none: nothing could be drawn, and the row has failed.
 
         A failed row is computed on, with whatever token the device has for it, until the core removes it. The steps
         that were sent ahead have the same rows then whenever this is called, as ranks that compute them together must.
@@ -251,11 +255,28 @@ class InputBatch:
             return True
         if index in self._failed:
             return False
-        if token_id is None:
+        if not token_ids:
             self._failed.add(index)
+        elif position == self._table.num_tokens[index]:  # of a row with drafts
+            self._table.append_tokens(index, token_ids)
+            if self._device_inputs is not None:
+                self._device_inputs.tokens.note_tokens(index, position, position + len(token_ids))
         else:
-            self._table.token_ids[index, position] = token_id
+            self._table.token_ids[index, position] = token_ids[0]
         return True
+
+    def settled_history(self, reserved: ReservedPlace, num_tokens: int) -> TokenHistory | None:
+        """Return a row's tokens up to some that were filled in, whatever has been reserved since; None if it is gone.
+
+        Args:
+            reserved: their place.
+            num_tokens: how many they are.
+        """
+        index, generation, position = reserved
+        if self._table.generations[index] != generation:
+            return None
+        tokens = self._table.tokens_of(index)[: position + num_tokens]
+        return TokenHistory(tokens, self._table.num_prompt_tokens[index])
 
     def _build_decodes(self, rows: Sequence[ScheduledRow], indices: list[int]) -> StepInputs:
         row_ids = [row.row_id for row in rows]
@@ -273,15 +294,20 @@ class InputBatch:
         draw_rows = [i for i, row in enumerate(rows) if row.num_draws and self._draws]
         spans = self._prompt_spans(rows, layout.query_starts) if self._prompt_reporters else []
         logits_indices = layout.query_starts[1:][draw_rows] - 1
+        kept = KeptDraws(np.array(draw_rows, dtype=np.int64), None)
         if layout.max_query_len > 1 and any(row.draft_token_ids for row in rows):
-            logits_indices = _with_drafts(logits_indices, [rows[i] for i in draw_rows])
+            drawing = [rows[i] for i in draw_rows]
+            logits_indices = tokens_drawn_behind(logits_indices, drawing)
+            kept = draws_without_drafts(kept.rows, drawing)
         if spans:
             of_spans = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
             logits_indices = np.concatenate([logits_indices, *of_spans])
         if self._device_inputs is None:
-            input_ids, metadata = self._bring_to_device(layout, indices, logits_indices)
+            input_ids, metadata = bring_to_device(
+                layout, self._table.block_tables[indices], logits_indices, self._limits.block_size, self._device
+            )
             return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
-        uploaded = self._device_inputs.upload(layout, indices, draw_rows, logits_indices)
+        uploaded = self._device_inputs.upload(layout, indices, kept, logits_indices)
         return StepInputs(
             input_ids=uploaded.input_ids,
             metadata=uploaded.metadata,
@@ -291,24 +317,6 @@ class InputBatch:
             draw_places=uploaded.draw_places,
             start=uploaded.start,
         )
-
-    def _bring_to_device(
-        self, layout: StepLayout, indices: np.ndarray, logits_indices: np.ndarray
-    ) -> tuple[Tensor, ForwardMetadata]:
-        block_size = self._limits.block_size
-        max_blocks = -(-layout.max_seq_len // block_size)
-        metadata = ForwardMetadata(
-            positions=self._to_device(layout.positions),
-            slot_mapping=self._to_device(layout.slots),
-            block_tables=self._to_device(self._table.block_tables[indices, :max_blocks]),
-            query_start_loc=self._to_device(layout.query_starts.astype(np.int32)),
-            seq_lens=self._to_device(layout.seq_lens.astype(np.int32)),
-            logits_indices=self._to_device(logits_indices),
-            block_size=block_size,
-            max_query_len=layout.max_query_len,
-            max_seq_len=layout.max_seq_len,
-        )
-        return self._to_device(layout.input_ids), metadata
 
     def _update_row(self, row: ScheduledRow) -> int:
         index = self._index_of[row.row_id]
@@ -321,6 +329,9 @@ class InputBatch:
                 self._device_inputs.note_blocks(index, end - len(row.new_block_ids), end)
         if row.draft_token_ids:
             self._table.place_drafts(index, row.draft_token_ids)
+            if self._device_inputs is not None:
+                start = self._table.num_tokens[index]
+                self._device_inputs.tokens.note_tokens(index, start, start + len(row.draft_token_ids))
         if row.replaced_block is not None:
             place, block_id = row.replaced_block
             self._table.block_tables[index, place] = block_id
@@ -340,18 +351,3 @@ class InputBatch:
                 token_ids = self._table.token_ids[index, start:end].tolist()
                 spans.append(PromptSpan(row=i, start=start, token_ids=token_ids, first_token=int(query_starts[i])))
         return spans
-
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
-
-
-def _with_drafts(last_tokens: np.ndarray, rows: Sequence[ScheduledRow]) -> np.ndarray:
-    """Return the tokens that rows draw behind: each row's last one of the step, and before it those with drafts behind.
-
-    Args:
-        last_tokens: [num_rows] int64, indices among the step's tokens.
-        rows: that draw.
-    """
-    counts = np.array([1 + len(row.draft_token_ids) for row in rows])
-    firsts = last_tokens - counts + 1
-    return firsts.repeat(counts) + np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from pagewire.ipc.steps import ScheduledRow
 
 from ..sampling.draw import Drawn
+
+
+def accept_all(rows: Sequence[ScheduledRow], draws: Iterable[Drawn]) -> list[Drawn]:
+    """Return what each of a step's rows gets of its draws, see `accept`.
+
+    Args:
+        rows: that draw, in order.
+        draws: the step's, in order: of each row one, and one behind each of its drafts.
+    """
+    remaining = iter(draws)
+    return [
+        accept(row.draft_token_ids, list(islice(remaining, 1 + len(row.draft_token_ids))))
+        if row.draft_token_ids
+        else next(remaining)
+        for row in rows
+    ]
 
 
 def accept(drafts: Sequence[int], drawn: Sequence[Drawn]) -> Drawn:

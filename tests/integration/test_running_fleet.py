@@ -56,7 +56,7 @@ async def read(client: AsyncEngineClient, max_tokens: int) -> list[int]:
     ]
 
 
-async def test_streams_of_a_killed_core_go_on_in_the_other_and_it_comes_back():
+async def test_streams_of_a_killed_core_go_on_in_the_other_and_it_comes_back(caplog: pytest.LogCaptureFixture):
     async with running() as (processes, _, client):
         # Each core takes three steps in all: one token more can only come from another core.
         stream = client.generate([1], SamplingParams(max_tokens=5))
@@ -68,6 +68,8 @@ async def test_streams_of_a_killed_core_go_on_in_the_other_and_it_comes_back():
         while client.cores[0][1] != 2:  # noqa: ASYNC110 - another process brings it about
             await asyncio.sleep(0.01)
         assert (client.num_core_restarts, processes[1].core_epoch) == (1, 1)
+        assert "engine core 0 was killed by signal 9" in caplog.text
+        assert "starting another, epoch 2" in caplog.text
 
 
 @pytest.mark.slow

@@ -33,9 +33,7 @@ def make_draft_runner(
     for layer in cache.layers:
         layer.key.fill_(math.nan)
         layer.value.fill_(math.nan)
-    proposer = DraftModel(
-        model, cache, runner.batch, runner.sampler, max_num_batched_tokens=max_num_batched_tokens
-    )
+    proposer = DraftModel(model, cache, runner.batch, runner.sampler, max_num_batched_tokens=max_num_batched_tokens)
     return ModelRunner(runner.model, runner.kv_cache, runner.batch, runner.sampler, proposer=proposer)
 
 

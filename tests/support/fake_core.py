@@ -99,6 +99,8 @@ class FakeCore:
         answers_itself: bool = True,
         refuses: Callable[[AddRequest], PagewireError | None] = lambda request: None,
         num_cached_tokens: int = 0,
+        num_draft_tokens: int = 0,
+        num_accepted_tokens: int = 0,
         num_steps: int | None = None,
         protocol_version: int = PROTOCOL_VERSION,
         core_epoch: int = 1,
@@ -112,6 +114,8 @@ class FakeCore:
         self.answers_itself = answers_itself
         self.refuses = refuses
         self.num_cached_tokens = num_cached_tokens
+        self.num_draft_tokens = num_draft_tokens  # of each request, as for the accepted ones
+        self.num_accepted_tokens = num_accepted_tokens
         self.protocol_version = protocol_version
         self.core_epoch = core_epoch
         self.engine_id = engine_id
@@ -269,7 +273,12 @@ class FakeCore:
                 self._step(run, step)
                 if not run.living:
                     del self.running[key]
-                    step.ends.append(RequestEnd(request_id=run.request.request_id))
+                    end = RequestEnd(
+                        request_id=run.request.request_id,
+                        num_draft_tokens=self.num_draft_tokens,
+                        num_accepted_tokens=self.num_accepted_tokens,
+                    )
+                    step.ends.append(end)
             self.num_finished_steps += 1
             stats = StepStats(
                 num_running=len(self.running),

@@ -64,8 +64,8 @@ class FakeExecutor:
         num_blocks, block_size: of the pool.
         vocab_size: tokens are drawn below it.
         fails: says which new rows fail in preparation, and how.
-        num_stages: of the pipeline that it plays. Only the last stage draws: what a row has drawn is known to the others
-            as far as steps tell, and they must know all of a row's tokens whenever it is scheduled.
+        num_stages: of the pipeline that it plays. Only the last stage draws: what a row has drawn is known to the
+            others as far as steps tell, and they must know all of a row's tokens whenever it is scheduled.
         max_drafts: guesses that it offers with each draw; some are right, some are not.
         writes_ahead: whether its guesses are a draft model's, which spoil the slots behind what a row has computed.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from pagewire.gpu_executor.sampling.draw import Draw, Drawn
 from pagewire.gpu_executor.sampling.pending import PendingDraws
 from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.gpu_executor.speculation.proposer import Proposer
 from pagewire.gpu_executor.step_in_flight import StepInFlight
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow, StepResult
@@ -151,7 +152,14 @@ class AheadRunner:
         runner: does the launching.
     """
 
-    def __init__(self, checkpoint: Path, *, num_blocks: int = 64, graphs: GraphedForward | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        num_blocks: int = 64,
+        graphs: GraphedForward | None = None,
+        proposer: Proposer | None = None,
+    ) -> None:
         self.device = DeferredDevice()
         plain = make_runner(checkpoint, num_blocks=num_blocks)
         assert isinstance(plain.sampler, Sampler)
@@ -161,6 +169,7 @@ class AheadRunner:
             InputBatch(2, plain.batch.limits, self.device.torch_device, self.device),
             DeferredSampler(plain.sampler, self.device),  # type: ignore[arg-type]
             graphs,
+            proposer=proposer,
             clock=lambda: self.device.host_s,
         )
 
@@ -176,12 +185,22 @@ class AheadDriver:
     def __init__(self, runner: AheadRunner) -> None:
         self.runner = runner
         self.device = runner.device
-        self.in_flight: deque[tuple[StepInFlight, list[Row]]] = deque()
+        self.in_flight: deque[tuple[StepInFlight, list[tuple[Row, ScheduledRow]]]] = deque()
         self._num_steps = 0
         self._num_pending: Counter[int] = Counter()  # by row: tokens that steps in flight draw
 
-    def launch(self, shares: list[tuple[Row, int]], *, num_draws: int = 1, **options: object) -> StepInFlight:
-        """Launch a step that computes so many tokens of each row; a row draws when its last token is among them."""
+    def launch(
+        self,
+        shares: list[tuple[Row, int]],
+        *,
+        num_draws: int = 1,
+        drafts: Mapping[int, list[int]] | None = None,
+        **options: object,
+    ) -> StepInFlight:
+        """Launch a step that computes so many tokens of each row; a row draws when its last token is among them.
+
+        Drafts are given by row id, and come on top of the tokens.
+        """
         self._num_steps += 1
         new_rows, rows = [], []
         for row, num_scheduled in shares:
@@ -190,7 +209,9 @@ class AheadDriver:
                 new_rows.append(RunnerDriver.new_row(row, row.prompt + row.tokens))
                 row.is_held = True
             draws = num_draws if row.num_computed + num_scheduled == num_known else 0
-            rows.append(ScheduledRow(row.row_id, row.num_computed, num_scheduled, draws))
+            guesses = (drafts or {}).get(row.row_id, [])
+            num_tokens = num_scheduled + len(guesses)
+            rows.append(ScheduledRow(row.row_id, row.num_computed, num_tokens, draws, draft_token_ids=guesses))
             row.num_computed += num_scheduled
             self._num_pending[id(row)] += draws > 0
         step = ExecuteStep(
@@ -202,7 +223,7 @@ class AheadDriver:
         )
         launched = self.runner.launch(step)
         self.in_flight.append(
-            (launched, [row for (row, _), share in zip(shares, rows, strict=True) if share.num_draws])
+            (launched, [(row, share) for (row, _), share in zip(shares, rows, strict=True) if share.num_draws])
         )
         return launched
 
@@ -211,10 +232,13 @@ class AheadDriver:
         launched, drawing = self.in_flight.popleft()
         result = launched.finish()
         by_id = {of_row.row_id: of_row for of_row in result.rows}
-        for row in drawing:
+        for row, share in drawing:
             self._num_pending[id(row)] -= 1
-            row.results.append(by_id[row.row_id])
-            row.tokens += by_id[row.row_id].token_ids[:1]
+            of_row = by_id[row.row_id]
+            row.results.append(of_row)
+            row.tokens += of_row.token_ids[: 1 + len(share.draft_token_ids)]
+            if share.draft_token_ids:
+                row.num_computed += len(of_row.token_ids) - 1
         return result
 
     def decode(self, rows: list[Row], *, num_tokens: int, depth: int = 2) -> None:
@@ -237,10 +261,12 @@ class AheadModelDriver(ModelDriver):
         super().receive()
 
 
-def build_ahead_driver(*, num_blocks: int = 64, max_model_len: int = 44, **options: object) -> AheadModelDriver:
+def build_ahead_driver(
+    *, num_blocks: int = 64, max_model_len: int = 44, proposer: Proposer | None = None, **options: object
+) -> AheadModelDriver:
     """Return an engine over a runner that launches ahead; `options` are those of `build_driver`."""
     driver = build_model_driver(num_blocks=num_blocks, max_model_len=max_model_len, is_async=True, **options)
-    runner = AheadRunner(tiny_checkpoint(), num_blocks=num_blocks)
+    runner = AheadRunner(tiny_checkpoint(), num_blocks=num_blocks, proposer=proposer)
     return AheadModelDriver(driver.engine, _LaunchingExecutor(runner), max_model_len=max_model_len)  # type: ignore[arg-type]
 
 

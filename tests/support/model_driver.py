@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pagewire.gpu_executor.speculation.proposer import Proposer
 from pagewire.ipc.outputs import TokenLogprobs
 from tests.support.builders import build_driver
 from tests.support.engine_driver import EngineDriver, Transcript
@@ -21,7 +22,13 @@ class ModelDriver(EngineDriver):
 
 
 def build_model_driver(
-    *, num_blocks: int = 64, max_model_len: int = 44, checkpoint: Path | None = None, **options: object
+    *,
+    num_blocks: int = 64,
+    max_model_len: int = 44,
+    checkpoint: Path | None = None,
+    kernels: str = "reference",
+    proposer: Proposer | None = None,
+    **options: object,
 ) -> ModelDriver:
     """Return an engine over a runner; `options` are those of `build_driver`. None: the checkpoint is a llama's."""
     driver = build_driver(
@@ -32,7 +39,7 @@ def build_model_driver(
         **options,  # type: ignore[arg-type]
     )
     # Its whole pool is NaN: whatever reads a slot that was not written for it shows.
-    runner = make_runner(checkpoint or tiny_checkpoint(), num_blocks=num_blocks)
+    runner = make_runner(checkpoint or tiny_checkpoint(), num_blocks=num_blocks, kernels=kernels, proposer=proposer)
     return ModelDriver(driver.engine, runner, max_model_len=max_model_len)  # type: ignore[arg-type]
 
 

@@ -75,8 +75,9 @@ class Ranks(ABC):
         rows = [self._with_drawn_tokens(row) for row in step.rows]
         (result,) = self.answers(msgspec.structs.replace(step, rows=rows))  # of the output rank alone
         assert isinstance(result, StepResult), result
+        num_drafts = {row.row_id: len(row.draft_token_ids) for row in rows}
         for of_row in result.rows:
-            self._drawn[of_row.row_id] += of_row.token_ids[:1]
+            self._drawn[of_row.row_id] += of_row.token_ids[: 1 + num_drafts[of_row.row_id]]
         return result
 
     def _with_drawn_tokens(self, row: ScheduledRow) -> ScheduledRow:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from pagewire.gpu_executor.model_runner import ModelRunner
 from pagewire.gpu_executor.models.base import Model
 from pagewire.gpu_executor.models.registry import build_model
 from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.gpu_executor.speculation.proposer import Proposer
 from pagewire.gpu_executor.weights import load_weights
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow
@@ -27,8 +30,13 @@ BLOCK_SIZE = 4
 NUM_BLOCKS = 64
 
 
-def make_runner(checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str = "reference") -> ModelRunner:
-    """Return a runner whose whole pool is NaN: whatever reads a slot that was not written shows."""
+def make_runner(
+    checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str = "reference", proposer: Proposer | None = None
+) -> ModelRunner:
+    """Return a runner whose whole pool is NaN: whatever reads a slot that was not written shows.
+
+    With a proposer, its steps take no time: whether drafts would pay then hangs on nothing that is measured.
+    """
     torch.set_num_threads(1)  # a tiny model's products are too small to share
     device, ops = torch.device("cpu"), select_ops(kernels)
     config, model = _load(checkpoint, kernels)
@@ -49,8 +57,9 @@ def make_runner(checkpoint: Path, *, num_blocks: int = NUM_BLOCKS, kernels: str 
         vocab_size=config.vocab_size,
         num_drawable=config.tokenizer_size,
     )
+    clock = time.perf_counter if proposer is None else lambda: 0.0
     batch = InputBatch(max_num_seqs=2, limits=limits, device=device)
-    return ModelRunner(model, kv_cache, batch, Sampler(config.tokenizer_size, ops))
+    return ModelRunner(model, kv_cache, batch, Sampler(config.tokenizer_size, ops), proposer=proposer, clock=clock)
 
 
 @functools.cache
@@ -93,8 +102,14 @@ class RunnerDriver:
         self.runner = runner
         self.num_steps = 0
 
-    def step(self, shares: list[tuple[Row, int]], **options: object) -> list[RowResult]:
-        """Compute so many tokens of each row; a row draws when its last token is among them."""
+    def step(
+        self, shares: list[tuple[Row, int]], *, drafts: Mapping[int, list[int]] | None = None, **options: object
+    ) -> list[RowResult]:
+        """Compute so many tokens of each row; a row draws when its last token is among them.
+
+        Drafts are given by row id, and come on top of the tokens.
+        """
+        drafts = drafts or {}
         self.num_steps += 1
         new_rows, rows = [], []
         for row, num_scheduled in shares:
@@ -103,7 +118,9 @@ class RunnerDriver:
                 new_rows.append(self.new_row(row, known))
                 row.is_held = True
             draws = int(row.num_computed + num_scheduled == len(known))
-            rows.append(ScheduledRow(row.row_id, row.num_computed, num_scheduled, draws))
+            guesses = drafts.get(row.row_id, [])
+            num_tokens = num_scheduled + len(guesses)
+            rows.append(ScheduledRow(row.row_id, row.num_computed, num_tokens, draws, draft_token_ids=guesses))
             row.num_computed += num_scheduled
         step = ExecuteStep(
             executor_epoch=1,
@@ -116,7 +133,9 @@ class RunnerDriver:
         for result in results:
             row = next(row for row, _ in shares if row.row_id == result.row_id)
             row.results.append(result)
-            row.tokens += result.token_ids[:1]
+            given = result.token_ids[: 1 + len(drafts.get(row.row_id, []))]
+            row.tokens += given
+            row.num_computed += max(len(given) - 1, 0)
         return results
 
     def run(self, rows: list[Row], *, num_tokens: int, chunk: int = 1000) -> None:

@@ -23,13 +23,21 @@ class PromptTokensDetails(_Part, frozen=True, kw_only=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(_Part, frozen=True, kw_only=True):
+    """What became of the tokens that were guessed ahead. Those that were rejected are in no other figure."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(_Part, frozen=True, kw_only=True):
-    """What a request cost. Prompt tokens count once, whatever n is."""
+    """What a request cost. Prompt tokens count once, whatever n is. Details of the output: where tokens are guessed."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 # ---- logprobs

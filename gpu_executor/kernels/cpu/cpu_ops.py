@@ -11,7 +11,8 @@ from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import KVCacheShape, KVCacheSpec, LayerKVCache
 from ...parallel.shared_memory_group import SharedMemoryGroup
 from ..draws import DrawRow, OutputRows, RowLogprobs
-from ..layouts import DecoderWeights, LinearWeight, MixtureWeights, RotaryTable
+from ..expert_choice import ExpertChoice
+from ..layouts import DecoderWeights, LinearWeight, RotaryTable
 from ..ops import Ops
 from ..reference.kv_cache import copy_blocks
 from .engine import NativeEngine
@@ -121,6 +122,17 @@ class CpuOps(Ops):
     def gelu_tanh_and_mul(self, gate_up: Tensor) -> Tensor:
         return self._gate("pagewire_gelu_tanh_and_mul", gate_up)
 
+    def choose_experts(self, logits: Tensor, num_chosen: int, *, is_renormalized: bool) -> ExpertChoice:
+        logits = logits.contiguous()
+        num_tokens, num_experts = logits.shape
+        ids = torch.empty(num_tokens, num_chosen, dtype=torch.int32)
+        weights = torch.empty(num_tokens, num_chosen)
+        self.engine.call(
+            "pagewire_choose_experts", address(logits), num_tokens, num_experts, num_chosen, is_renormalized,
+            ids.data_ptr(), weights.data_ptr(),
+        )  # fmt: skip
+        return ExpertChoice(ids.long(), weights)
+
     def copy_blocks(
         self, kv_cache: LayerKVCache, source: Tensor, destination: Tensor, *, is_disjoint: bool = False
     ) -> None:
@@ -134,10 +146,8 @@ class CpuOps(Ops):
         metadata: ForwardMetadata,
         stream: Tensor | None = None,
     ) -> Tensor:
-        has_mixtures = any(isinstance(layer.mlp, MixtureWeights) for layer in weights.layers)
         shared = self.ranks if isinstance(self.ranks, SharedMemoryGroup) else None
-        # The native call knows no mixtures, and ranks by the memory that they share.
-        if has_mixtures or (shared is None and self.ranks.size > 1):
+        if shared is None and self.ranks.size > 1:  # the native call knows ranks by the memory that they share
             return super().decoder(input_ids, weights, kv_caches, metadata, stream)
         decoder = self._decoders.get(id(weights))
         if decoder is None or decoder.kv_caches is not kv_caches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Sequence
 
@@ -14,9 +15,9 @@ from pagewire.ipc.errors import EngineError, MachineError
 from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
 from ...parallel.shared_memory_group import SharedMemoryGroup
-from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, MLPWeights
+from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, MixtureWeights, MLPWeights
 from .engine import NativeEngine
-from .native_library import CacheView, DecoderView, LayerView, LinearView, StepView
+from .native_library import CacheView, DecoderView, ExpertView, LayerView, LinearView, MixtureView, StepView
 from .packed_weight import PackedWeight
 from .step_views import address, view_cache, view_step
 
@@ -46,6 +47,7 @@ class NativeDecoder:
         self._ranks = ranks  # must outlive the handle
         self._engine = engine
         self._vectors: list[Tensor] = []  # what the views point to besides
+        self._mixtures: list[MixtureView] = []  # likewise
         self._viewed: ForwardMetadata | None = None
         self._step_view = StepView()
         self._hidden_size = weights.layers[0].attention.norm.shape[0]
@@ -95,16 +97,16 @@ class NativeDecoder:
 
     def _view(self, layer: DecoderLayerWeights) -> LayerView:
         attention, mlp = layer.attention, layer.mlp
-        assert isinstance(mlp, MLPWeights), "mixtures are computed op by op"
         return LayerView(
             qkv=_linear(attention.qkv),
             output=_linear(attention.output),
-            gate_up=_linear(mlp.gate_up),
-            down=_linear(mlp.down),
+            gate_up=_linear(mlp.gate_up) if isinstance(mlp, MLPWeights) else LinearView(),
+            down=_linear(mlp.down) if isinstance(mlp, MLPWeights) else LinearView(),
+            mixture=self._mixture(mlp) if isinstance(mlp, MixtureWeights) else None,
             attention_norm=self._vector(attention.norm),
             mlp_norm=self._vector(mlp.norm),
             attention_post_norm=self._vector(attention.post_norm),
-            mlp_post_norm=self._vector(mlp.post_norm),
+            mlp_post_norm=self._vector(mlp.post_norm) if isinstance(mlp, MLPWeights) else None,
             query_norm=self._vector(attention.query_norm),
             key_norm=self._vector(attention.key_norm),
             rotary_cos=self._vector(attention.rotary.cos),
@@ -119,9 +121,24 @@ class NativeDecoder:
             scale=attention.scale,
             soft_cap=attention.soft_cap or 0.0,
             attention_output_scale=attention.output_scale,
-            mlp_output_scale=mlp.output_scale,
+            mlp_output_scale=mlp.output_scale if isinstance(mlp, MLPWeights) else 1.0,
             activation=_ACTIVATIONS[mlp.activation],
         )
+
+    def _mixture(self, weights: MixtureWeights) -> ctypes._Pointer[MixtureView]:
+        experts = (ExpertView * len(weights.experts))(
+            *(ExpertView(_linear(expert.gate_up), _linear(expert.down)) for expert in weights.experts)
+        )
+        view = MixtureView(
+            router=_linear(weights.router),
+            experts=experts,  # which it keeps
+            num_experts=len(experts),
+            first_expert=weights.first_expert,
+            num_chosen=weights.num_chosen,
+            is_renormalized=weights.is_renormalized,
+        )
+        self._mixtures.append(view)
+        return ctypes.pointer(view)
 
     def _vector(self, tensor: Tensor | None) -> int | None:
         if tensor is None:

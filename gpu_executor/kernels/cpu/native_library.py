@@ -37,6 +37,26 @@ class LinearView(Structure):
     _fields_ = (("parts", POINTER(PackedMatrix)), ("num_parts", c_int64), ("permutation", c_void_p))
 
 
+class ExpertView(Structure):
+    """One expert of a mixture."""
+
+    _fields_ = (("gate_up", LinearView), ("down", LinearView))
+
+
+class MixtureView(Structure):
+    """A mixture of experts; see csrc/model/step.h."""
+
+    _fields_ = (
+        ("router", LinearView),
+        ("experts", POINTER(ExpertView)),
+        ("num_experts", c_int64),
+        ("first_expert", c_int64),
+        ("num_chosen", c_int64),
+        ("is_renormalized", c_int32),
+        ("padding", c_int32),
+    )
+
+
 class LayerView(Structure):
     """One decoder layer; see csrc/model/step.h."""
 
@@ -45,6 +65,7 @@ class LayerView(Structure):
         ("output", LinearView),
         ("gate_up", LinearView),
         ("down", LinearView),
+        ("mixture", POINTER(MixtureView)),
         ("attention_norm", c_void_p),
         ("mlp_norm", c_void_p),
         ("attention_post_norm", c_void_p),
@@ -120,6 +141,8 @@ _STRUCTS: tuple[type[Structure], ...] = (
     CacheView,
     StepView,
     DecoderView,
+    ExpertView,
+    MixtureView,
 )
 
 # function -> its result and its arguments, as in csrc/capi.h. An engine, a group of ranks, a decoder and a tensor's
@@ -149,6 +172,7 @@ _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "pagewire_silu_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
     "pagewire_gelu_tanh_and_mul": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
+    "pagewire_choose_experts": (c_int32, (c_void_p, c_void_p, *(c_int64,) * 3, c_int32, c_void_p, c_void_p)),
     "pagewire_ranks_bytes": (c_int64, (c_int32, c_int64)),
     "pagewire_ranks_join": (c_void_p, (c_void_p, c_int32, c_int32, c_int64)),
     "pagewire_ranks_leave": (None, (c_void_p,)),

@@ -105,7 +105,7 @@ def test_drafts_change_no_answer_and_spare_steps(pp: int, has_draft_model: bool,
     stats = [driver.engine.stats for driver in drivers]
     num_drafts, num_accepted = sum(s.num_draft_tokens for s in stats), sum(sum(s.accepted_at) for s in stats)
     # Without these the traces would not reach what they are for.
-    assert num_drafts >= 100 * num_traces
+    assert num_drafts >= 80 * num_traces
     assert num_drafts / 4 < num_accepted < num_drafts
     assert max(len(s.accepted_at) for s in stats) == 4
-    assert sum(s.num_preemptions for s in stats) >= 6 * num_traces
+    assert sum(s.num_preemptions for s in stats) >= 5 * num_traces

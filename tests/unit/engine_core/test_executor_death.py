@@ -32,7 +32,7 @@ def test_nothing_is_the_cause_of_nothing():
         ([death(1, 3)], {}, "executor 1 ended (3)", False, False),
         ([death(1, 3), death(0, 1)], {0: LOST}, "executor 1 ended (3)", False, False),
         ([death(1, -11)], {0: LOST}, "executor 1 ended (-11)", True, False),
-        ([], {0: LOST}, "executor 0 failed: a peer is gone", False, False),
+        ([], {0: LOST}, "executor 0 failed: a peer is gone", True, False),
     ],
 )
 def test_cause(

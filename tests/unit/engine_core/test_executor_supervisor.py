@@ -83,12 +83,12 @@ class NoPlacer:
 class Bench:
     """A supervisor whose executors load, on a clock that the test sets."""
 
-    def __init__(self, *, pp: int = 1, tp: int = 1, has_hosts: bool = True) -> None:
+    def __init__(self, *, pp: int = 1, tp: int = 1, engine_index: int = 0, has_hosts: bool = True) -> None:
         self.now = 0.0
         self._num_steps = 0
         self.placer = NoPlacer()
         self.placer.has_hosts = has_hosts
-        parallel = ParallelConfig(pipeline_parallel_size=pp, tensor_parallel_size=tp)
+        parallel = ParallelConfig(pipeline_parallel_size=pp, tensor_parallel_size=tp, data_parallel_rank=engine_index)
         self.mesh = parallel.mesh
         self.supervisor = ExecutorSupervisor(
             self.placer,
@@ -334,6 +334,13 @@ def test_loss_that_nobody_owns_up_to_is_told_by_whom_it_met():
     death = bench.end()
     assert death.text == "executor 0 failed: executor 1 is gone"
     assert death.came_from_outside  # with its host, as nothing else is known of its end
+
+
+def test_ranks_are_called_what_their_processes_are_where_engines_share_a_host():
+    bench = Bench(tp=2, engine_index=1)
+    bench.become_ready()
+    bench.fail(1, ExecutorDied("a bug"))
+    assert bench.end().text == "executor 3 failed: a bug"
 
 
 def test_group_is_placed_once_its_hosts_are_there():

@@ -31,6 +31,12 @@ def costs_of(*, base_s: float, decode_s: float, draft_s: float) -> StepCosts:
     return costs
 
 
+def granted(policy: DraftPolicy, child: Child, num_decodes: int, num_fitting: int, costs: StepCosts) -> list[int]:
+    """Return the drafts of a child among others that have none."""
+    others = [child_with(0) for _ in range(num_decodes - 1)]
+    return policy.grant([*others, child], num_fitting, costs).get(child, [])
+
+
 CHEAP = costs_of(base_s=0.008, decode_s=0.0005, draft_s=0.0005)
 DEAR = costs_of(base_s=0.001, decode_s=0.005, draft_s=0.005)
 
@@ -41,11 +47,11 @@ def test_costs_tell_drafts_from_decodes():
 
 
 def test_all_drafts_are_checked_where_they_cost_next_to_nothing():
-    assert DraftPolicy(5).grant(child_with(8), 1, 100, CHEAP) == [10, 11, 12, 13, 14]
+    assert granted(DraftPolicy(5), child_with(8, rate=1.0), 1, 100, CHEAP) == [10, 11, 12, 13, 14]
 
 
 def test_nothing_is_known_of_costs_at_first_and_drafts_are_tried():
-    assert len(DraftPolicy(5).grant(child_with(3), 1, 100, StepCosts())) == 3
+    assert len(granted(DraftPolicy(5), child_with(3), 1, 100, StepCosts())) == 3
 
 
 @pytest.mark.parametrize(
@@ -55,28 +61,44 @@ def test_nothing_is_known_of_costs_at_first_and_drafts_are_tried():
 def test_drafts_end_where_the_offer_the_room_or_the_request_does(
     num_drafts: int, max_tokens: int, num_fitting: int, expected: int
 ):
-    child = child_with(num_drafts, max_tokens=max_tokens)
-    assert len(DraftPolicy(9).grant(child, 1, num_fitting, CHEAP)) == expected
+    child = child_with(num_drafts, max_tokens=max_tokens, rate=1.0)
+    assert len(granted(DraftPolicy(9), child, 1, num_fitting, CHEAP)) == expected
 
 
-def test_a_draft_as_dear_as_a_decode_pays_for_a_child_alone_at_most():
-    assert DraftPolicy(4).grant(child_with(4, rate=0.5), 4, 100, DEAR) == []
-    assert DraftPolicy(4).grant(child_with(4, rate=1.0), 4, 100, DEAR) == []  # a step with drafts is awaited, too
-    assert len(DraftPolicy(4).grant(child_with(4, rate=1.0), 1, 100, DEAR)) == 4
+def test_a_draft_as_dear_as_a_decode_does_not_pay():
+    assert granted(DraftPolicy(4), child_with(4, rate=0.5), 4, 100, DEAR) == []
+    assert granted(DraftPolicy(4), child_with(4, rate=1.0), 4, 100, DEAR) == []
+    assert granted(DraftPolicy(4), child_with(4, rate=1.0), 1, 100, DEAR) == []
 
 
 def test_more_company_leaves_fewer_drafts():
     policy = DraftPolicy(8)
-    numbers = [len(policy.grant(child_with(8, rate=0.7), n, 100, CHEAP)) for n in (1, 4, 16, 64)]
+    numbers = [len(granted(policy, child_with(8, rate=0.7), n, 100, CHEAP)) for n in (1, 4, 16, 64)]
     assert numbers == sorted(numbers, reverse=True)
     assert numbers[0] > numbers[-1]
 
 
-def test_a_child_whose_drafts_do_not_pay_tries_one_now_and_then():
+def test_a_child_that_comes_to_a_repetition_is_found_out_without_a_check():
     policy, child = DraftPolicy(4), child_with(4, rate=0.0)
-    grants = [len(policy.grant(child, 8, 100, DEAR)) for _ in range(200)]
-    assert sum(grants) == 3
-    assert set(grants) == {0, 1}
+    assert granted(policy, child, 1, 100, CHEAP) == []
+    policy.compare(child, [])
+    policy.compare(child, [99])
+    assert granted(policy, child, 1, 100, CHEAP) == []
+    for _ in range(8):
+        policy.compare(child, [child.draft_token_ids[0]])
+    assert len(granted(policy, child, 1, 100, CHEAP)) == 4
+    assert policy.counts.num_drafts == child.request.num_draft_tokens == 0
+
+
+def test_a_step_with_drafts_is_awaited_by_all_and_that_has_to_pay_too():
+    def num_granted(num_decodes: int, *, runs_ahead: bool, num_drafting: int = 1) -> int:
+        children = [child_with(1 if i < num_drafting else 0, rate=0.7) for i in range(num_decodes)]
+        return len(DraftPolicy(1, runs_ahead=runs_ahead).grant(children, 100, CHEAP))
+
+    assert num_granted(1, runs_ahead=True) == 1
+    assert num_granted(6, runs_ahead=True) == 0  # half a token of one child against that of the step's six
+    assert num_granted(6, runs_ahead=False) == 1
+    assert num_granted(6, runs_ahead=True, num_drafting=6) == 6  # together they make up for it
 
 
 def test_what_was_checked_is_counted_for_the_request_and_in_all():

@@ -67,7 +67,9 @@ def run(driver: ModelDriver) -> list[list[Answer]]:
             AddRequest(
                 request_id=request_id,
                 inputs=TokenInputs(prompt_token_ids=[5, 6, 7, 8, 9, 10]),
-                task=GenerateTask(sampling=msgspec.structs.replace(sampling, num_logprobs=1), n=request_id, max_tokens=8),
+                task=GenerateTask(
+                    sampling=msgspec.structs.replace(sampling, num_logprobs=1), n=request_id, max_tokens=8
+                ),
             )
         )
     driver.run()

@@ -54,6 +54,22 @@ def test_ranks_draw_the_tokens_of_one_executor(ranks: RankThreads) -> None:
         assert entry.logprob == pytest.approx(expected.logprob, abs=1e-3)
 
 
+def test_drafts_are_checked_alike_on_all_ranks(ranks: RankThreads) -> None:
+    alone, together = some_rows(), some_rows()
+    run_rows(RunnerDriver(make_runner(tiny_checkpoint())), alone)
+    driver = RunnerDriver(ranks)  # type: ignore[arg-type]
+    driver.step([(row, len(row.prompt)) for row in together])
+    while min(len(row.tokens) for row in together) < 4:
+        # The first draft is right, the second one is for every other row.
+        drafts = {
+            row.row_id: row_alone.tokens[len(row.tokens) :][:2] for row, row_alone in zip(together, alone, strict=True)
+        }
+        drafts[2][1:] = [3]
+        driver.step([(row, 1) for row in together], drafts=drafts)
+    for row, row_alone in zip(together, alone, strict=True):
+        assert row.tokens[:5] == row_alone.tokens[: len(row.tokens)]
+
+
 def test_a_rows_bits_are_the_same_alone_and_beside_others(ranks: RankThreads) -> None:
     driver = RunnerDriver(ranks)  # type: ignore[arg-type]
     beside, alone = some_rows(), some_rows()[0]

@@ -28,6 +28,8 @@ int64_t pagewire_struct_bytes(int32_t which) {
     case 3: return sizeof(pagewire::CacheView);
     case 4: return sizeof(pagewire::StepView);
     case 5: return sizeof(pagewire::DecoderView);
+    case 6: return sizeof(pagewire::ExpertView);
+    case 7: return sizeof(pagewire::MixtureView);
     default: return 0;
   }
 }
@@ -136,6 +138,12 @@ int32_t pagewire_silu_and_mul(Engine* engine, const float* gate_up, int64_t num_
 
 int32_t pagewire_gelu_tanh_and_mul(Engine* engine, const float* gate_up, int64_t num_rows, int64_t size, float* out) {
   return status_of([&] { engine->ops.gelu_tanh_and_mul(gate_up, num_rows, size, out); });
+}
+
+int32_t pagewire_choose_experts(Engine* engine, const float* logits, int64_t num_tokens, int64_t num_experts,
+                                int64_t num_chosen, int32_t is_renormalized, int32_t* ids, float* weights) {
+  const pagewire::RouterShape shape{num_experts, num_chosen, is_renormalized != 0};
+  return status_of([&] { engine->ops.choose_experts(shape, logits, num_tokens, ids, weights); });
 }
 
 int64_t pagewire_ranks_bytes(int32_t size, int64_t area_bytes) { return SharedRanks::num_bytes(size, area_bytes); }

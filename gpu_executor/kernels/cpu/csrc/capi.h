@@ -19,7 +19,7 @@ class SharedRanks;
 // --- what was built, and what it was built from ---------------------------------------------------------------------
 PAGEWIRE_API const char* pagewire_source_digest();
 // sizeof of the structs that Python mirrors: 0 PackedMatrix, 1 LinearView, 2 LayerView, 3 CacheView, 4 StepView,
-// 5 DecoderView; else 0.
+// 5 DecoderView, 6 ExpertView, 7 MixtureView; else 0.
 PAGEWIRE_API int64_t pagewire_struct_bytes(int32_t which);
 // Name of the index-th set of kernels that was built, the best first, and whether this CPU can run it; null: no more.
 PAGEWIRE_API const char* pagewire_built_kernels(int32_t index, int32_t* runs_here);
@@ -71,6 +71,12 @@ PAGEWIRE_API int32_t pagewire_silu_and_mul(pagewire::Engine* engine, const float
                                         float* out);
 PAGEWIRE_API int32_t pagewire_gelu_tanh_and_mul(pagewire::Engine* engine, const float* gate_up, int64_t num_rows,
                                              int64_t size, float* out);
+
+// The likeliest experts of each token: see model/expert_choice.h. logits [num_tokens, num_experts]; ids and weights
+// [num_tokens, num_chosen].
+PAGEWIRE_API int32_t pagewire_choose_experts(pagewire::Engine* engine, const float* logits, int64_t num_tokens,
+                                             int64_t num_experts, int64_t num_chosen, int32_t is_renormalized,
+                                             int32_t* ids, float* weights);
 
 // --- ranks that share layers: see ranks/shared_ranks.h --------------------------------------------------------------
 PAGEWIRE_API int64_t pagewire_ranks_bytes(int32_t size, int64_t area_bytes);

@@ -62,8 +62,8 @@ GROUPED_DENSE = (
         constants={"BLOCK_N": 128, "BLOCK_M": 64, "BLOCK_K": 64},
         num_warps=8,
         num_stages=3,
-        reason="as the dense product of fixed tiles, few rows wasted where experts have dozens; 8 warps, as addresses of"
-        " rows that are looked up take registers: with 4, a thread had 216 on an A100, where 119 do",
+        reason="as the dense product of fixed tiles, few rows wasted where experts have dozens; 8 warps, as addresses"
+        " of rows that are looked up take registers: with 4, a thread had 216 on an A100, where 119 do",
     ),
 )
 

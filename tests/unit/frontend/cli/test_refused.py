@@ -42,9 +42,6 @@ def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: 
     ("flag", "part"),
     [
         ("--lora-dtype", "--lora-dtype is not supported yet"),
-        ("-sc", "-sc is not supported yet"),
-        ("--speculative_config", "--speculative-config is not supported yet"),
-        ("--speculative-config.method", "speculative decoding"),
         ("--data-parallel-rank", "--data-parallel-size starts all engines"),
         ("--enable-chunked-prefill", "is not needed"),
         ("--no-enable-chunked-prefill", "is not needed"),

@@ -17,6 +17,11 @@ def test_figures_add_up_and_one_core_that_serves_is_enough():
     assert sum_stats([BUSY]) is BUSY
 
 
+def test_accepted_drafts_add_up_by_place():
+    stats = [StepStats(accepted_at=(5, 2)), StepStats(), StepStats(accepted_at=(1, 1, 1))]
+    assert sum_stats(stats).accepted_at == (6, 3, 1)
+
+
 def test_requests_have_to_fit_every_core():
     info = combine_infos([engine_info(max_model_len=100, num_blocks=7), engine_info(max_model_len=80, num_blocks=5)])
     assert (info.max_model_len, info.num_blocks) == (80, 12)

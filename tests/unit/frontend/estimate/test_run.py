@@ -33,7 +33,7 @@ def test_json_holds_the_question_and_exact_sizes():
         "context_len": 4096, "output_len": 256, "num_requests": 2, "gpu_memory_utilization": 0.9, "efficiency": 0.7,
     }  # fmt: skip
     assert [one["num_requests"] for one in found["asked"]["decodes"]] == [1, 2]
-    assert found["options"][0]["placement"] == {"tp": 2, "pp": 1}
+    assert found["options"][0]["placement"] == {"tp": 2, "pp": 1, "divides_experts": False}
 
 
 def test_without_a_device_nothing_can_fail_to_fit():

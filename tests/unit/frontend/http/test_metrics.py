@@ -100,6 +100,24 @@ def test_time_of_the_device_and_its_gaps_go_on_after_those_of_a_core():
     assert values() == [4, 2.0, 0.25]
 
 
+def test_drafts_are_counted_by_place_and_go_on_after_a_restart():
+    metrics = Metrics("m", engine_info(num_speculative_tokens=3))
+    registry = registered(metrics)
+    metrics.step_done(0, CORE, StepStats(num_steps=1, num_draft_checks=4, num_draft_tokens=9, accepted_at=(3, 2)))
+    metrics.step_done(0, ("", 2), StepStats(num_steps=1, num_draft_checks=1, num_draft_tokens=3, accepted_at=(1, 1, 1)))
+    assert value(registry, "spec_decode_num_drafts_total") == 5
+    assert value(registry, "spec_decode_num_draft_tokens_total") == 12
+    assert value(registry, "spec_decode_num_accepted_tokens_total") == 8
+    by_place = [
+        value(registry, "spec_decode_num_accepted_tokens_per_pos_total", position=str(place)) for place in range(3)
+    ]
+    assert by_place == [4, 3, 1]
+
+
+def test_without_speculation_there_are_no_series_of_it():
+    assert value(registered(Metrics("m", engine_info())), "spec_decode_num_drafts_total") is None
+
+
 def test_request_is_counted_by_reason_and_phase():
     metrics = Metrics("m", engine_info())
     metrics.request_done(record(finish_reasons=("stop", "length"), n=2))

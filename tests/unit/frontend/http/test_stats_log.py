@@ -55,3 +55,18 @@ def test_waiting_request_is_not_idle():
     log = StatsLog(totals, "cpu", clock)
     totals.update(StepStats(num_steps=1, num_waiting=1), core=("a", 1))
     assert "Waiting: 1 reqs" in (log.next_line() or "")
+
+
+def test_drafts_have_a_line_of_their_own_while_any_are_checked():
+    totals = EngineTotals()
+    log = StatsLog(totals, "cpu", Clock())
+    assert log.next_draft_line() is None
+    totals.update(StepStats(num_steps=1, num_draft_checks=4, num_draft_tokens=8, accepted_at=(3, 1)), core=("a", 1))
+    assert log.next_draft_line() == (
+        "SpecDecoding metrics: Mean acceptance length: 2.00, Accepted: 4 tokens, Drafted: 8 tokens, "
+        "Per-position acceptance rate: 0.750, 0.250, Avg Draft acceptance rate: 50.0%"
+    )
+    assert log.next_draft_line() is None
+    totals.update(StepStats(num_steps=2, num_draft_checks=6, num_draft_tokens=10, accepted_at=(3, 1)), core=("a", 1))
+    line = log.next_draft_line() or ""
+    assert "length: 1.00, Accepted: 0 tokens, Drafted: 2 tokens" in line

@@ -86,3 +86,14 @@ async def test_other_work_has_its_turn_between_many_prompts(monkeypatch):
         monkeypatch.setattr(server.serving.tokenizer, "encode_async", note_turn)
         await server.complete(prompt=[f"p{number}" for number in range(5)])
         assert turns == [turn for number in range(5) for turn in (None, f"p{number}")]
+
+
+async def test_usage_says_how_many_guesses_were_right_where_tokens_are_guessed():
+    facts = {"num_speculative_tokens": 4}
+    async with running_server("abc", info=facts, num_draft_tokens=7, num_accepted_tokens=5) as server:
+        details = {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 2}
+        assert (await server.complete())["usage"]["completion_tokens_details"] == details
+        both = (await server.complete(prompt=["a", "b"]))["usage"]["completion_tokens_details"]
+        assert both == {"accepted_prediction_tokens": 10, "rejected_prediction_tokens": 4}
+    async with running_server("abc") as server:
+        assert "completion_tokens_details" not in (await server.complete())["usage"]

@@ -44,6 +44,20 @@ def test_device_is_named_where_its_type_does_not_say_it_all():
     assert " on cpu, context of " in describe_engine(replace(info, device="cpu", device_name=""))[0]
 
 
+@pytest.mark.parametrize(
+    ("tp", "pp", "num_cores", "expected"),
+    [
+        (1, 1, 1, " tokens"),
+        (1, 1, 2, " tokens; 2 cores"),
+        (3, 1, 1, " tokens; 3 executors (tp 3 x pp 1)"),
+        (4, 2, 2, " tokens; 2 cores of 8 executors each (tp 4 x pp 2)"),
+    ],
+)
+def test_layout_is_named_where_several_compute(tp: int, pp: int, num_cores: int, expected: str):
+    info = replace(engine_info(), tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=num_cores)
+    assert describe_engine(info)[0].endswith(expected)
+
+
 def test_phases_can_be_read_back_from_a_log():
     report = StartupReport()
     with report.phase("find the model"):

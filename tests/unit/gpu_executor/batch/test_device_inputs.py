@@ -33,8 +33,8 @@ class TwoBatches:
         self.num_compared = 0  # draws whose tokens the device keeps
         self._next_token = 11
 
-    def step(self, *, settles=True, **options):
-        """Apply a step to both, compare their inputs, and draw."""
+    def step(self, *, settles=True, num_right=0, **options):
+        """Apply a step to both, compare their inputs, and draw; of each row's drafts, so many are right."""
         step = ExecuteStep(executor_epoch=1, step_id=1, **options)
         inputs = []
         for batch in (self.known, self.drawing):
@@ -46,24 +46,30 @@ class TwoBatches:
         expected, uploaded = inputs
         self._compare(expected, uploaded, step.rows)
         self._compare_kept_tokens([row for row in step.rows if row.num_draws])
-        self._draw([row.row_id for row in step.rows if row.num_draws], uploaded)
+        self._draw([row for row in step.rows if row.num_draws], uploaded, num_right)
         if settles:
             self.settle()
         return uploaded
 
     def settle(self):
         """Tell the host what was drawn."""
-        for reserved, token_id in self.unsettled:
-            assert self.drawing.settle_token(reserved, token_id)
+        for reserved, token_ids in self.unsettled:
+            assert self.drawing.settle_tokens(reserved, token_ids)
         self.unsettled.clear()
 
-    def _draw(self, row_ids, inputs):
-        tokens = [(self._next_token + i) % 90 for i in range(len(row_ids))]
-        self._next_token += len(row_ids)
-        reserved = self.drawing.reserve_tokens(row_ids, inputs.draw_places, torch.tensor(tokens, dtype=torch.int64))
-        self.unsettled += zip(reserved, tokens, strict=True)
-        for row_id, token in zip(row_ids, tokens, strict=True):
-            self.known.append_token(row_id, token)
+    def _draw(self, rows, inputs, num_right):
+        drawn, given = [], []
+        for row in rows:
+            tokens = [(self._next_token + i) % 90 for i in range(1 + len(row.draft_token_ids))]
+            self._next_token += len(tokens)
+            tokens[:num_right] = row.draft_token_ids[:num_right] or tokens[:num_right]
+            drawn += tokens
+            given.append(tokens[: 1 + min(num_right, len(row.draft_token_ids))])
+        reserved = self.drawing.reserve_tokens(rows, inputs.draw_places, torch.tensor(drawn, dtype=torch.int64))
+        self.unsettled += zip(reserved, given, strict=True)
+        for row, token_ids in zip(rows, given, strict=True):
+            for token_id in token_ids:
+                self.known.append_token(row.row_id, token_id)
 
     def _compare_kept_tokens(self, rows):
         for known, draw in zip(self.known.draws_of(rows), self.drawing.draws_of(rows), strict=True):
@@ -100,6 +106,27 @@ def new_row(row_id, num_tokens, first_block, **options):
         block_table=list(range(first_block, first_block + num_blocks)),
         sampling=Sampling(**options),
     )
+
+
+@pytest.mark.parametrize("num_right", [0, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}])
+def test_rows_with_drafts_go_with_rows_whose_tokens_are_unknown(num_right, options):
+    batches = TwoBatches()
+    batches.step(
+        new_rows=[new_row(1, 5, 0, **options), new_row(2, 2, 10), new_row(3, 3, 20, repetition_penalty=1.1)],
+        rows=[ScheduledRow(1, 0, 5), ScheduledRow(2, 0, 2), ScheduledRow(3, 0, 3)],
+    )
+    batches.step(settles=False, rows=[ScheduledRow(3, 3, 1), ScheduledRow(2, 2, 1)])
+    checked = ScheduledRow(1, 5, 4, 1, [2], None, [], [61, 62, 63])
+    inputs = batches.step(
+        settles=False, num_right=num_right, rows=[ScheduledRow(2, 3, 1), checked, ScheduledRow(3, 4, 1, 1, [21])]
+    )
+    assert not inputs.is_decode
+    batches.step(settles=False, rows=[ScheduledRow(3, 5, 1), ScheduledRow(2, 4, 1, 1, [11])])
+    batches.settle()
+    computed = 6 + num_right
+    batches.step(settles=False, rows=[ScheduledRow(1, computed, 1), ScheduledRow(3, 6, 1)])
+    batches.step(rows=[ScheduledRow(1, computed + 1, 1), ScheduledRow(3, 7, 1), ScheduledRow(2, 5, 1)])
 
 
 def test_decodes_of_unknown_tokens_are_decodes():

@@ -20,14 +20,6 @@ GateRow choose_gate_row(const KernelTable& kernels, Activation activation) {
   return activation == Activation::kGeluTanh ? kernels.gelu_tanh_and_mul_row : kernels.silu_and_mul_row;
 }
 
-// Channels of gate and up that one tile computes, for tiles of a quantization group each at least.
-Tiling gate_tiling(const LinearWeight& gate_up, int64_t num_rows, int num_threads) {
-  const int64_t num_panels = divide_up(gate_up.out_features() / 2, kPanel);
-  Tiling tiling = choose_tiling(num_rows, num_panels, 2 * gate_up.parts().front().panel_bytes(), num_threads);
-  tiling.panels = round_up(tiling.panels, kGroup / kPanel);
-  return tiling;
-}
-
 }  // namespace
 
 Decoder::Decoder(Runtime& runtime, const DecoderView& decoder, SharedRanks* ranks)
@@ -42,14 +34,17 @@ Decoder::Decoder(Runtime& runtime, const DecoderView& decoder, SharedRanks* rank
       tile_(static_cast<size_t>(runtime.pool.num_threads())) {
   for (int64_t i = 0; i < decoder.num_layers; ++i) {
     const LayerView& view = decoder.layers[i];
-    Layer layer{view,
-                LinearWeight(view.qkv),
-                LinearWeight(view.output),
-                LinearWeight(view.gate_up),
-                LinearWeight(view.down),
-                choose_gate_row(runtime.kernels, view.activation),
-                false};
-    layer.gates_in_tile = layer.gate_up.has_whole_panels() && layer.down.in_features() % kPanel == 0;
+    const GateRow gate_row = choose_gate_row(runtime.kernels, view.activation);
+    Layer layer{view, LinearWeight(view.qkv), LinearWeight(view.output), {}, {}};
+    if (const MixtureView* mixture = view.mixture) {
+      layer.router = LinearWeight(mixture->router);
+      for (int64_t expert = 0; expert < mixture->num_experts; ++expert) {
+        layer.feed_forwards.emplace_back(mixture->experts[expert].gate_up, mixture->experts[expert].down, gate_row);
+      }
+      most_experts_ = std::max(most_experts_, mixture->num_experts);
+    } else {
+      layer.feed_forwards.emplace_back(view.gate_up, view.down, gate_row);
+    }
     layers_.push_back(std::move(layer));
   }
   hidden_size_ = layers_.front().qkv.in_features();
@@ -57,19 +52,23 @@ Decoder::Decoder(Runtime& runtime, const DecoderView& decoder, SharedRanks* rank
   for (const Layer& layer : layers_) {
     const LayerView& view = layer.view;
     work_bytes = std::max(work_bytes, attention_work_bytes(view.num_heads, view.num_kv_heads, view.head_dim));
-    for (const LinearWeight* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+    for (const LinearWeight* weight : {&layer.qkv, &layer.output, &layer.router}) {
       work_bytes = std::max(work_bytes, weight->work_bytes(runtime.kernels));
+    }
+    for (const FeedForward& block : layer.feed_forwards) {
+      work_bytes = std::max(work_bytes, block.gate_up.work_bytes(runtime.kernels));
+      work_bytes = std::max(work_bytes, block.down.work_bytes(runtime.kernels));
     }
   }
   for (AlignedBuffer& work : work_) work.reserve(work_bytes);
 }
 
 Decoder::BlockEnd Decoder::attention_end(const LayerView& layer) {
-  return {layer.attention_post_norm, layer.attention_norm_eps, layer.attention_output_scale};
+  return {layer.attention_post_norm, layer.attention_norm_eps, layer.attention_output_scale, false};
 }
 
 Decoder::BlockEnd Decoder::mlp_end(const LayerView& layer) {
-  return {layer.mlp_post_norm, layer.mlp_norm_eps, layer.mlp_output_scale};
+  return {layer.mlp_post_norm, layer.mlp_norm_eps, layer.mlp_output_scale, layer.mixture != nullptr};
 }
 
 void Decoder::run(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream,
@@ -81,7 +80,11 @@ void Decoder::run(const StepView& step, const CacheView* caches, const int64_t* 
     if (ranks_ != nullptr && stream == nullptr) sum_embeddings(team, clock, pass);
     for (size_t index = 0; index < layers_.size(); ++index) {
       attention_block(team, clock, pass, index);
-      mlp_block(team, clock, pass, index);
+      if (layers_[index].view.mixture != nullptr) {
+        mixture_block(team, clock, pass, index);
+      } else {
+        mlp_block(team, clock, pass, index);
+      }
     }
     end_stream(team, clock, pass);
   });
@@ -94,30 +97,28 @@ Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, co
   Pass pass{step, caches, ids, stream, hidden, norm_ != nullptr ? residual_.as<float>() : hidden, {}, nullptr};
   const int num_threads = runtime_.pool.num_threads();
   plans_.begin_step();
-  for (const Layer& layer : layers_) {
-    const LayerView& view = layer.view;
-    qkv_input_.reserve(layer.qkv, step.num_tokens);
-    output_input_.reserve(layer.output, step.num_tokens);
-    gate_up_input_.reserve(layer.gate_up, step.num_tokens);
-    down_input_.reserve(layer.down, step.num_tokens);
-    qkv_.reserve(step.num_tokens * qkv_size(view) * kFloat);
-    context_.reserve(step.num_tokens * query_size(view) * kFloat);
-    if (!is_added_as_it_comes(attention_end(view)) || !is_added_as_it_comes(mlp_end(view))) {
-      block_output_.reserve(step.num_tokens * hidden_size_ * kFloat);
-    }
-    if (layer.gates_in_tile) {
-      const Tiling tiling = gate_tiling(layer.gate_up, step.num_tokens, num_threads);
-      for (AlignedBuffer& tile : tile_) tile.reserve(2 * tiling.rows * tiling.panels * kPanel * kFloat);
-      if (layer.down.is_permuted()) gate_up_.reserve(step.num_tokens * layer.down.in_features() * kFloat);
-    } else {
-      gate_up_.reserve(step.num_tokens * layer.gate_up.out_features() * kFloat);
-      for (AlignedBuffer& tile : tile_) tile.reserve(layer.down.in_features() * kFloat);
-    }
-    for (AlignedBuffer& tile : tile_) tile.reserve(hidden_size_ * kFloat);
-    pass.plans.push_back(&plans_.plan(attention_shape(view), step, num_threads));
-  }
+  if (step.num_tokens > most_tokens_) reserve(step.num_tokens);
+  for (const Layer& layer : layers_) pass.plans.push_back(&plans_.plan(attention_shape(layer.view), step, num_threads));
   pass.partials = plans_.reserve_partials();
   return pass;
+}
+
+void Decoder::reserve(int64_t num_tokens) {
+  most_tokens_ = 0;  // of a reservation that fails, nothing counts
+  for (AlignedBuffer& tile : tile_) tile.reserve(hidden_size_ * kFloat);
+  for (const Layer& layer : layers_) {
+    const LayerView& view = layer.view;
+    qkv_input_.reserve(layer.qkv, num_tokens);
+    output_input_.reserve(layer.output, num_tokens);
+    qkv_.reserve(num_tokens * qkv_size(view) * kFloat);
+    context_.reserve(num_tokens * query_size(view) * kFloat);
+    if (!is_added_as_it_comes(attention_end(view)) || !is_added_as_it_comes(mlp_end(view))) {
+      block_output_.reserve(num_tokens * hidden_size_ * kFloat);
+    }
+    if (view.mixture != nullptr) reserve_mixture(layer, num_tokens);
+    for (const FeedForward& block : layer.feed_forwards) reserve_feed_forward(block, num_tokens);
+  }
+  most_tokens_ = num_tokens;
 }
 
 void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
@@ -188,85 +189,16 @@ void Decoder::rotate_and_store(const Layer& layer, const AttentionStep& attentio
   kernels.store_value(key + view.num_kv_heads * head_dim, slot, attention);
 }
 
-void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
-  const Layer& layer = layers_[index];
-  const LayerView& view = layer.view;
-  const KernelTable& kernels = runtime_.kernels;
-  const int64_t num_tokens = pass.step.num_tokens;
-
-  const InputView input = gate_up_input_.view(layer.gate_up);
-  for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      float* stream = pass.residual + row * hidden_size_;
-      join_stream(attention_end(view), row, stream);
-      float* normed = input.place_for(row, tile_[team.thread()].as<float>());
-      kernels.rms_norm_row(stream, view.mlp_norm, hidden_size_, view.mlp_norm_eps, normed);
-      input.write(kernels, row, 0, hidden_size_, normed);
-    }
-  });
-  clock.end_phase(PhaseKind::kNorm);
-
-  if (layer.gates_in_tile) {
-    gate_in_tile(team, layer, num_tokens);
-  } else {
-    gate(team, layer, num_tokens);
-  }
-  const InputView gated = down_input_.view(layer.down);
-  if (layer.down.is_permuted()) {
-    const int64_t size = layer.down.in_features();
-    write_rows(team, kernels, gated, num_tokens, size, gate_up_.as<float>(), gated_stride(layer));
-  }
-  clock.end_phase(PhaseKind::kGateUp);
-
-  multiply_last(team, clock, pass, layer.down, gated, mlp_end(view), PhaseKind::kDown);
-}
-
-void Decoder::gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const {
-  const KernelTable& kernels = runtime_.kernels;
-  const int64_t size = layer.down.in_features();
-  const Tiling tiling = gate_tiling(layer.gate_up, num_tokens, team.num_threads());
-  const int64_t row_tiles = divide_up(num_tokens, tiling.rows), width = tiling.panels * kPanel;
-  const ActivationRows input = gate_up_input_.view(layer.gate_up).rows();
-  const InputView output = down_input_.view(layer.down);
-  const bool is_permuted = layer.down.is_permuted();
-  float* gates = tile_[team.thread()].as<float>();
-  float* ups = gates + tiling.rows * width;
-  void* work = work_[team.thread()].as<void>();
-  team.for_tiles(row_tiles * divide_up(size, width), [&](int64_t index) {
-    const int64_t row = index % row_tiles * tiling.rows, channel = index / row_tiles * width;
-    const int64_t row_end = std::min(row + tiling.rows, num_tokens), end = std::min(channel + width, size);
-    multiply_channels(kernels, layer.gate_up, channel, end, input, row, row_end,
-                      {gates - row * width - channel, width, false}, work);
-    multiply_channels(kernels, layer.gate_up, size + channel, size + end, input, row, row_end,
-                      {ups - row * width - size - channel, width, false}, work);
-    for (int64_t r = row; r < row_end; ++r) {
-      float* gate = gates + (r - row) * width;
-      float* out = is_permuted ? gate_up_.as<float>() + r * gated_stride(layer) + channel : gate;
-      layer.gate_row(gate, ups + (r - row) * width, end - channel, out);
-      if (!is_permuted) output.write_columns(kernels, r, channel, end - channel, out);
-    }
-  });
-}
-
-void Decoder::gate(Team& team, const Layer& layer, int64_t num_tokens) const {
-  const KernelTable& kernels = runtime_.kernels;
-  const int64_t size = layer.down.in_features();
-  multiply(team, kernels, layer.gate_up, gate_up_input_.view(layer.gate_up).rows(), num_tokens,
-           {gate_up_.as<float>(), 2 * size, false}, work_);
-  const InputView output = down_input_.view(layer.down);
-  const bool is_permuted = layer.down.is_permuted();
-  for_row_pieces(team, num_tokens, size, [&](int64_t row, int64_t begin, int64_t end) {
-    float* gate = gate_up_.as<float>() + row * gated_stride(layer) + begin;
-    float* out = is_permuted ? gate : output.place_for(row, tile_[team.thread()].as<float>()) + begin;
-    layer.gate_row(gate, gate + size, end - begin, out);
-    if (!is_permuted) output.write_columns(kernels, row, begin, end - begin, out);
-  });
-}
-
 int64_t Decoder::work_bytes() const {
   int64_t total = plans_.num_bytes();
-  for (const AlignedBuffer* rows : {&residual_, &qkv_, &context_, &gate_up_, &block_output_}) total += rows->num_bytes();
-  for (const InputRows* rows : {&qkv_input_, &output_input_, &gate_up_input_, &down_input_}) total += rows->num_bytes();
+  for (const AlignedBuffer* rows :
+       {&residual_, &qkv_, &context_, &gate_up_, &block_output_, &normed_, &router_logits_, &expert_ids_,
+        &expert_weights_, &first_pairs_, &pair_tokens_, &pair_weights_, &expert_output_}) {
+    total += rows->num_bytes();
+  }
+  for (const InputRows* rows : {&qkv_input_, &output_input_, &router_input_, &gate_up_input_, &down_input_}) {
+    total += rows->num_bytes();
+  }
   for (const AlignedBuffer& work : work_) total += work.num_bytes();
   for (const AlignedBuffer& tile : tile_) total += tile.num_bytes();
   return total;

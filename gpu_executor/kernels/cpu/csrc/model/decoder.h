@@ -38,19 +38,32 @@ class Decoder {
   int64_t work_bytes() const;
 
  private:
-  struct Layer {
-    LayerView view;
-    LinearWeight qkv, output, gate_up, down;
+  struct FeedForward {
+    LinearWeight gate_up, down;
     GateRow gate_row;
     bool gates_in_tile;  // gate and up channels begin at panels' borders: one tile computes both
+
+    FeedForward(const LinearView& gate_up_view, const LinearView& down_view, GateRow row)
+        : gate_up(gate_up_view),
+          down(down_view),
+          gate_row(row),
+          gates_in_tile(gate_up.has_whole_panels() && down.in_features() % kPanel == 0) {}
+    int64_t gated_stride() const { return gates_in_tile ? down.in_features() : gate_up.out_features(); }
+  };
+  struct Layer {
+    LayerView view;
+    LinearWeight qkv, output;
+    std::vector<FeedForward> feed_forwards;  // the one, or those of the experts that are here
+    LinearWeight router;                     // of a mixture
   };
   // How a block's output joins the residual stream.
   struct BlockEnd {
     const float* post_norm;  // null: none
     float eps;               // of it
     float scale;             // after it
+    bool is_mixture;         // experts' outputs add up apart from the stream
 
-    bool is_plain() const { return post_norm == nullptr && scale == 1.0f; }
+    bool is_plain() const { return post_norm == nullptr && scale == 1.0f && !is_mixture; }
   };
   static BlockEnd attention_end(const LayerView& layer);
   static BlockEnd mlp_end(const LayerView& layer);
@@ -67,25 +80,32 @@ class Decoder {
   };
 
   Pass prepare(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream, float* hidden);
+  void reserve(int64_t num_tokens);
   void attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
-  void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
   // decoder_stream.cpp: how the stream begins, what each block adds to it, and how it ends.
   void sum_embeddings(Team& team, PhaseClock& clock, const Pass& pass) const;
   void begin_stream(const Pass& pass, int64_t row, float* scratch, float* stream) const;
   void multiply_last(Team& team, PhaseClock& clock, const Pass& pass, const LinearWeight& weight,
                      const InputView& input, const BlockEnd& end, PhaseKind kind) const;
+  void sum_block_output(Team& team, PhaseClock& clock, int64_t num_tokens) const;
   void join_stream(const BlockEnd& end, int64_t row, float* stream) const;
   void end_stream(Team& team, PhaseClock& clock, const Pass& pass) const;
   bool is_added_as_it_comes(const BlockEnd& end) const { return ranks_ == nullptr && end.is_plain(); }
   template <typename Fill>
   void sum_over_ranks(Team& team, PhaseClock& clock, int64_t num_rows, float* sums, Fill&& fill) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
+  // decoder_mlp.cpp: feed-forward blocks and mixtures of them.
+  void reserve_feed_forward(const FeedForward& block, int64_t num_rows);
+  void reserve_mixture(const Layer& layer, int64_t num_tokens);
+  void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
+  void multiply_gate_up(Team& team, PhaseClock& clock, const FeedForward& block, int64_t num_rows) const;
   // Both leave the input of down, or, where that has another order of channels, rows of gate_up_ at gated_stride().
-  void gate(Team& team, const Layer& layer, int64_t num_tokens) const;
-  void gate_in_tile(Team& team, const Layer& layer, int64_t num_tokens) const;
-  static int64_t gated_stride(const Layer& layer) {
-    return layer.gates_in_tile ? layer.down.in_features() : layer.gate_up.out_features();
-  }
+  void gate(Team& team, const FeedForward& block, int64_t num_rows) const;
+  void gate_in_tile(Team& team, const FeedForward& block, int64_t num_rows) const;
+  void mixture_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
+  void choose(Team& team, const Layer& layer, int64_t num_tokens) const;
+  void order_by_expert(const Layer& layer, int64_t num_tokens, int32_t* first_pairs) const;
+  void run_expert(Team& team, PhaseClock& clock, const FeedForward& block, int64_t first, int64_t end) const;
 
   Runtime& runtime_;
   SharedRanks* ranks_;
@@ -96,12 +116,18 @@ class Decoder {
   float embedding_scale_;
   int64_t first_token_id_;
   int64_t hidden_size_ = 0;
+  int64_t most_experts_ = 0;  // of a layer, that are here
+  int64_t most_tokens_ = 0;   // that the buffers have room for
   AttentionPlans plans_;
   // Input rows of each product; a buffer of each thread; rows of query, key and value; attention's rows; gate and up;
   // the output of a block that is not added as it comes.
-  InputRows qkv_input_, output_input_, gate_up_input_, down_input_;
+  InputRows qkv_input_, output_input_, router_input_, gate_up_input_, down_input_;
   std::vector<AlignedBuffer> work_, tile_;
   AlignedBuffer residual_, qkv_, context_, gate_up_, block_output_;
+  // Of mixtures: normed rows; logits of all experts; each token's experts and their weights; the same by expert, and
+  // where each expert's begin, layer by layer; the rows of one expert's output.
+  AlignedBuffer normed_, router_logits_, expert_ids_, expert_weights_, pair_tokens_, pair_weights_, first_pairs_,
+      expert_output_;
 };
 
 }  // namespace pagewire

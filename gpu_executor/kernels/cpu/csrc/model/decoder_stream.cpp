@@ -77,6 +77,17 @@ void Decoder::multiply_last(Team& team, PhaseClock& clock, const Pass& pass, con
   clock.end_phase(kind);
 }
 
+// Phases of several ranks: what each has in block_output_ becomes their sum.
+void Decoder::sum_block_output(Team& team, PhaseClock& clock, int64_t num_tokens) const {
+  float* outputs = block_output_.as<float>();
+  sum_over_ranks(team, clock, num_tokens, outputs, [&](int64_t first, int64_t count) {
+    for_rows(team, count, [&](int64_t begin, int64_t end) {
+      std::memcpy(ranks_->mine() + begin * hidden_size_, outputs + (first + begin) * hidden_size_,
+                  static_cast<size_t>((end - begin) * hidden_size_ * kFloat));
+    });
+  });
+}
+
 // The rest of a row's way from a block's end into the stream.
 void Decoder::join_stream(const BlockEnd& end, int64_t row, float* stream) const {
   if (is_added_as_it_comes(end)) return;

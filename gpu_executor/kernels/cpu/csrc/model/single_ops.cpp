@@ -132,4 +132,20 @@ void SingleOps::gate(GateRow gate_row, const float* gate_up, int64_t num_rows, i
   });
 }
 
+void SingleOps::choose_experts(const RouterShape& shape, const float* logits, int64_t num_tokens, int32_t* ids,
+                               float* weights) {
+  reserve_work(shape.num_experts * static_cast<int64_t>(sizeof(float)));
+  runtime_.pool.run([&](Team& team) {
+    PhaseClock clock(team.thread() == 0 ? &runtime_.profile : nullptr);
+    for_rows(team, num_tokens, [&](int64_t row, int64_t end) {
+      for (; row < end; ++row) {
+        pagewire::choose_experts(runtime_.kernels, shape, logits + row * shape.num_experts,
+                                 work_[team.thread()].as<float>(), ids + row * shape.num_chosen,
+                                 weights + row * shape.num_chosen);
+      }
+    });
+    clock.end_phase(PhaseKind::kRouter);
+  });
+}
+
 }  // namespace pagewire

@@ -7,6 +7,7 @@
 
 #include "../runtime/runtime.h"
 #include "attention_phase.h"
+#include "expert_choice.h"
 #include "linear.h"
 #include "step.h"
 
@@ -35,6 +36,9 @@ class SingleOps {
   // gate_up [num_rows, 2 * size], out [num_rows, size].
   void silu_and_mul(const float* gate_up, int64_t num_rows, int64_t size, float* out);
   void gelu_tanh_and_mul(const float* gate_up, int64_t num_rows, int64_t size, float* out);
+
+  // logits [num_tokens, num_experts]; ids and weights [num_tokens, num_chosen]: see choose_experts().
+  void choose_experts(const RouterShape& shape, const float* logits, int64_t num_tokens, int32_t* ids, float* weights);
 
  private:
   void gate(GateRow gate_row, const float* gate_up, int64_t num_rows, int64_t size, float* out);

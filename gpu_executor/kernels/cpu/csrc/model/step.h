@@ -18,12 +18,30 @@ struct LinearView {
 // What a feed-forward block puts its gate through.
 enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
 
+// One expert of a mixture, as a feed-forward block.
+struct ExpertView {
+  LinearView gate_up;
+  LinearView down;
+};
+
+// A mixture of experts: each token is computed by a few of them, whose outputs are weighed and added.
+struct MixtureView {
+  LinearView router;          // one row an expert, of all experts
+  const ExpertView* experts;  // those that are here, in order
+  int64_t num_experts;        // that are here
+  int64_t first_expert;       // which of all experts the first of them is
+  int64_t num_chosen;         // experts that compute a token
+  int32_t is_renormalized;    // a token's weights are divided by their sum
+  int32_t padding;
+};
+
 // One decoder layer. Norm weights and rotary tables are fp32.
 struct LayerView {
   LinearView qkv;      // num_heads + 2 * num_kv_heads heads of head_dim rows: queries, keys, values
   LinearView output;
-  LinearView gate_up;  // 2 * intermediate size rows, the gate first
+  LinearView gate_up;  // 2 * intermediate size rows, the gate first; of a mixture no parts, down alike
   LinearView down;
+  const MixtureView* mixture;   // in place of the feed-forward block; null: none
   const float* attention_norm;  // [hidden size]
   const float* mlp_norm;        // [hidden size]
   const float* attention_post_norm;  // [hidden size], of the block's output; null: none. mlp_post_norm alike

@@ -14,6 +14,7 @@ const char* phase_name(PhaseKind kind) {
     case PhaseKind::kAttention: return "attention";
     case PhaseKind::kContext: return "context";
     case PhaseKind::kOutput: return "output_projection";
+    case PhaseKind::kRouter: return "router";
     case PhaseKind::kGateUp: return "gate_up";
     case PhaseKind::kDown: return "down";
     case PhaseKind::kRanks: return "rank_sums";

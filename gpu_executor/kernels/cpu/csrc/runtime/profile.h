@@ -14,6 +14,7 @@ enum class PhaseKind : int32_t {
   kAttention,  // with the merge of long contexts' parts
   kContext,    // attention's rows, quantized for the product that follows
   kOutput,
+  kRouter,     // of a mixture: the product, the choice of experts, and the order of the tokens by expert
   kGateUp,     // with the activation, the product of both, and its quantization
   kDown,
   kRanks,      // what several ranks add up: the wait for the others, and the sums

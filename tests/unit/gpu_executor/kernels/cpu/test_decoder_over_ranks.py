@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pagewire.gpu_executor.kernels.cpu.cpu_ops import CpuOps
 from pagewire.gpu_executor.kernels.cpu.native_library import LibraryMissing, load_library
+from pagewire.gpu_executor.kernels.ops import Ops
 from pagewire.gpu_executor.quantize_checkpoint import main
 from tests.support.batch_invariance import assert_bits_are_a_requests_own
 from tests.support.model_outputs import error_of, greedy_ids, logits_of
@@ -39,6 +40,12 @@ def make_ops(request: pytest.FixtureRequest) -> Callable[[], CpuOps]:
     return partial(CpuOps, request.param)
 
 
+class ComposedOps(CpuOps):
+    """The same kernels, op by op."""
+
+    decoder = Ops.decoder
+
+
 def int8_checkpoint(directory: Path) -> Path:
     source = tiny_checkpoint("llama", dtype="bfloat16", hidden_size=128, head_dim=32)
     assert main(["--to", "int8", "--out", str(directory / "packed"), str(source)]) == 0
@@ -51,6 +58,12 @@ PLAIN: dict[str, tuple[Any, dict[str, Any]]] = {  # Any: a family's name; fields
     # Blocks that are normed, or scaled, after the ranks' sum.
     "gemma2": ("gemma2", {"sliding_window": 24, "attention_soft_cap": 1.5}),
     "granite": ("granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.3}),
+    # More experts than a token has, which 4 ranks can't divide evenly; a dense layer among the mixtures.
+    "mixtral": ("mixtral", {"num_experts": 6, "num_chosen_experts": 2}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {"num_layers": 3, "dense_layers": (1,), "num_experts": 9, "num_chosen_experts": 3},
+    ),
 }
 
 
@@ -67,14 +80,14 @@ def answers(model: ShardedModel) -> tuple[Tensor, list[list[int]]]:
     return logits_of(model), greedy_ids(model)
 
 
-@pytest.mark.parametrize("layout", [(2, 1), (4, 1), (1, 2), (2, 2)], ids="{0[0]} ranks, {0[1]} stages".format)
+@pytest.mark.parametrize("layout", [(1, 1), (2, 1), (4, 1), (2, 2)], ids="{0[0]} ranks, {0[1]} stages".format)
 @pytest.mark.parametrize("name", [*PLAIN, "Q4_1", "Q8_0", "int8"])
 def test_ranks_and_stages_give_the_bits_of_composed_blocks(
     make_ops: Callable[[], CpuOps], name: str, layout: tuple[int, int], tmp_path: Path
 ) -> None:
     path, (tp, pp) = checkpoint(name, tmp_path), layout
     dtype = torch.float32 if name in PLAIN else None
-    composed = ShardedModel(path, tp=tp, pp=pp, make_ops=make_ops, dtype=dtype)
+    composed = ShardedModel(path, tp=tp, pp=pp, make_ops=partial(ComposedOps, 1), dtype=dtype)
     native = ShardedModel(path, tp=tp, pp=pp, make_ops=make_ops, make_ranks=SharedMemoryRanks, dtype=dtype)
     (expected, expected_ids), (logits, ids) = answers(composed), answers(native)
     assert expected.std() > 0.05
@@ -93,11 +106,28 @@ def test_ranks_agree_with_one(make_ops: Callable[[], CpuOps], name: str, tmp_pat
 
 def test_nine_heads_are_divided_by_three(make_ops: Callable[[], CpuOps]) -> None:
     path = tiny_checkpoint("llama", num_heads=9, num_kv_heads=3, head_dim=8, hidden_size=72, intermediate_size=96)
-    whole, composed = (ShardedModel(path, tp=tp, make_ops=make_ops) for tp in (1, 3))
+    whole = ShardedModel(path, make_ops=make_ops)
+    composed = ShardedModel(path, tp=3, make_ops=partial(ComposedOps, 1))
     native = ShardedModel(path, tp=3, make_ops=make_ops, make_ranks=SharedMemoryRanks)
     logits = logits_of(native)
     assert torch.equal(logits, logits_of(composed))
     assert error_of(logits, logits_of(whole)) < 1e-5
+
+
+@pytest.mark.parametrize("quant", ["Q4_1", "Q8_0"])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_packed_experts_that_ranks_divide_give_the_bits_of_composed_blocks(
+    make_ops: Callable[[], CpuOps], quant: str, tp: int
+) -> None:
+    sizes = {"hidden_size": 256, "head_dim": 64, "expert_size": 96, "num_experts": 6, "num_chosen_experts": 2}
+    path = tiny_gguf("mixtral", quant, **sizes).path
+    composed = ShardedModel(path, tp=tp, make_ops=partial(ComposedOps, 1), dtype=None, divides_experts=True)
+    native = ShardedModel(
+        path, tp=tp, make_ops=make_ops, make_ranks=SharedMemoryRanks, dtype=None, divides_experts=True
+    )
+    (expected, expected_ids), (logits, ids) = answers(composed), answers(native)
+    assert torch.equal(logits, expected)
+    assert ids == expected_ids
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "Q4_1"])
@@ -110,7 +140,7 @@ def test_stages_that_follow_each_other_give_the_bits_of_the_whole(
     assert greedy_ids(stages) == greedy_ids(whole)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "Q4_1"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "Q4_1", "qwen3_moe"])
 def test_a_tokens_bits_are_its_own_within_a_layout(make_ops: Callable[[], CpuOps], name: str, tmp_path: Path) -> None:
     path = checkpoint(name, tmp_path)
     model = ShardedModel(path, tp=2, pp=2, make_ops=make_ops, make_ranks=SharedMemoryRanks, dtype=None)

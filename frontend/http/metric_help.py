@@ -1,0 +1,36 @@
+"""What /metrics says of each family, by its name without prefix; a name that says it all is not here."""
+
+from __future__ import annotations
+
+HELP = {
+    "num_requests_running": "Requests that hold a row of the batch.",
+    "num_requests_waiting": "Requests that wait for their first or next schedule.",
+    "num_waiting_tokens": "Prompt tokens of the requests that were never scheduled.",
+    "restarts": "Processes of the engine that were started again, after a death or a stall.",
+    "kv_cache_usage_perc": "Share of KV blocks in use, from 0 to 1.",
+    "gpu_cache_usage_perc": "Share of KV blocks in use, from 0 to 1 (older name).",
+    "kv_slots_filled_perc": "Share of the slots of used KV blocks that hold a token, from 0 to 1.",
+    "busy_rows": "Rows that computed, of the steps that left requests waiting.",
+    "available_rows": "Rows that the steps which left requests waiting could have had.",
+    "steps": "Steps that came back from the executor.",
+    "device_seconds": "Time that the device computed, of all steps.",
+    "host_gap_seconds": "Time that the device idled before a step, waiting for its launch, though there was work.",
+    "prompt_tokens": "Prompt tokens prefilled, computed or cached.",
+    "generation_tokens": "Output tokens drawn.",
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
+    "spec_decode_num_drafts": "Times that drafts were checked, each for one row of a step.",
+    "spec_decode_num_draft_tokens": "Drafts that were checked.",
+    "spec_decode_num_accepted_tokens": "Drafts that were what the model drew in their place.",
+    "spec_decode_num_accepted_tokens_per_pos": "The same, by the draft's place behind the last token.",
+    "request_success": "Finished answers by reason.",
+    "time_per_output_token_seconds": "Time between output tokens (older name).",
+    "iteration_tokens_total": "Tokens scheduled in a step.",
+    "request_queue_time_seconds": "From receipt to the first schedule.",
+    "request_prefill_time_seconds": "From the first schedule to the first token.",
+    "request_decode_time_seconds": "From the first token to the last.",
+    "request_inference_time_seconds": "From the first schedule to the last token.",
+    "request_params_n": "Answers asked for.",
+    "request_params_max_tokens": "Output tokens asked for.",
+    "request_prefill_kv_computed_tokens": "Prompt tokens computed, not cached.",
+}
