@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pagewire.gpu_executor.batch.step_plan import StepPlan
 from pagewire.gpu_executor.speculation.proposer import RowTokens
+from pagewire.ipc.steps import ExecuteStep
 
 WRONG_TOKEN = 3
 
@@ -32,6 +34,9 @@ class KnownAnswers:
         """See `Proposer.propose`."""
         self.num_rows += len(rows)
         return [self._guess(row.token_ids.tolist()) for row in rows]
+
+    def follow(self, step: ExecuteStep, plan: StepPlan) -> None:
+        """See `Proposer.follow`."""
 
     def forget(self, row_ids: Iterable[int]) -> None:
         """See `Proposer.forget`."""

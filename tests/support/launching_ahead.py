@@ -30,6 +30,8 @@ from tests.support.model_driver import ModelDriver, build_model_driver
 from tests.support.runner import Row, RunnerDriver, make_runner
 from tests.support.tiny_model import tiny_checkpoint
 
+MOST_GUESSES = 8  # that rows want
+
 
 class DeferredModel:
     """A model whose forward is one piece of the device's work: the reference kernels look at values as they go."""
@@ -211,7 +213,17 @@ class AheadDriver:
             draws = num_draws if row.num_computed + num_scheduled == num_known else 0
             guesses = (drafts or {}).get(row.row_id, [])
             num_tokens = num_scheduled + len(guesses)
-            rows.append(ScheduledRow(row.row_id, row.num_computed, num_tokens, draws, draft_token_ids=guesses))
+            num_wanted = MOST_GUESSES if draws == 1 else 0
+            rows.append(
+                ScheduledRow(
+                    row.row_id,
+                    row.num_computed,
+                    num_tokens,
+                    draws,
+                    draft_token_ids=guesses,
+                    num_wanted_drafts=num_wanted,
+                )
+            )
             row.num_computed += num_scheduled
             self._num_pending[id(row)] += draws > 0
         step = ExecuteStep(

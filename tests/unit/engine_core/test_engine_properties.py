@@ -108,4 +108,4 @@ def test_drafts_change_no_answer_and_spare_steps(pp: int, has_draft_model: bool,
     assert num_drafts >= 80 * num_traces
     assert num_drafts / 4 < num_accepted < num_drafts
     assert max(len(s.accepted_at) for s in stats) == 4
-    assert sum(s.num_preemptions for s in stats) >= 5 * num_traces
+    assert sum(s.num_preemptions for s in stats) >= 4 * num_traces
