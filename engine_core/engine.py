@@ -16,13 +16,13 @@ from pagewire.ipc.validation import RequestLimits, validate_request
 from .admission import Admission
 from .blame import Blame, poison_error
 from .deadlines import late_error
-from .failed_rows import void_readers
+from .failed_rows import void_readers_of_failed
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
 from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
-from .request import Child, Request
+from .request import Request
 from .scheduler import Scheduler, SchedulerOutput
 from .speculation import DraftPolicy
 from .step_builder import StepBuilder
@@ -208,7 +208,7 @@ class Engine:
         if result.executor_epoch != self._executor_epoch:
             return
         step = self._in_flight.oldest(result.step_id)
-        self._void_readers_of_failed_rows(step, result)
+        void_readers_of_failed(step, result, self._in_flight, self._scheduler, self._cache)
         # Whoever waits hears of every step: its figures are counted once each, and silence means a stopped core.
         for client in self.live_clients():
             self._outbox.step(client)
@@ -333,18 +333,3 @@ class Engine:
             "Send a shorter prompt, or start with a larger pool."
         )
         self._processor.end_early(head.request, FinishReason.ERROR, error.to_info())
-
-    def _void_readers_of_failed_rows(self, step: StepInFlight, result: StepResult) -> None:
-        failed_ids = {row.row_id for row in result.rows if row.error is not None}
-        if not failed_ids:
-            return
-        in_flight = list(self._in_flight.scheduled())
-        at_fault: set[Child] = set()
-        for item in step.scheduled:
-            if item.row_id in failed_ids:
-                # A row that read what another failed to write may fail for that reason alone: it is tried again, and
-                # blames nobody, but nor did it write. Writers stand before their readers, so the first failure is a
-                # true one.
-                if not item.is_void:
-                    at_fault.add(item.child)
-                void_readers(item, in_flight, at_fault, self._scheduler, self._cache)

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from pagewire.ipc.steps import StepResult
+
 from .kv.cache_manager import CacheManager
 from .request import Child, ChildStatus
 from .scheduler import ScheduledChild, Scheduler
+from .steps_in_flight import StepInFlight, StepsInFlight
 
 
-def void_readers(
+def void_readers_of_failed(
+    step: StepInFlight, result: StepResult, in_flight: StepsInFlight, scheduler: Scheduler, cache: CacheManager
+) -> None:
+    """Send back to waiting whoever may have read what rows of a step that came back failed to write.
+
+    Args:
+        step: the oldest in flight.
+        result: its answer.
+        in_flight: that step and those after it.
+        scheduler: preempts the readers.
+        cache: forgets what they and the failed rows registered.
+    """
+    failed_ids = {row.row_id for row in result.rows if row.error is not None}
+    if not failed_ids:
+        return
+    shares = list(in_flight.scheduled())
+    at_fault: set[Child] = set()
+    for item in step.scheduled:
+        if item.row_id in failed_ids:
+            # A row that read what another failed to write may fail for that reason alone: it is tried again, and
+            # blames nobody, but nor did it write. Writers stand before their readers, so the first failure is a
+            # true one.
+            if not item.is_void:
+                at_fault.add(item.child)
+            _void_readers(item, shares, at_fault, scheduler, cache)
+
+
+def _void_readers(
     failed: ScheduledChild,
     in_flight: Iterable[ScheduledChild],
     at_fault: Container[Child],

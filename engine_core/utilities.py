@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from pagewire.ipc.errors import EngineError, InvalidRequest, PagewireError
 from pagewire.ipc.outputs import StepStats, UtilityResult
 from pagewire.ipc.requests import CallUtility
@@ -94,8 +96,9 @@ class Utilities:
         }
 
     def _stats_by_name(self) -> PlainValue:
-        stats = self._stats()
-        return {name: getattr(stats, name) for name in stats.__struct_fields__}
+        by_name = msgspec.structs.asdict(self._stats())
+        by_name["accepted_at"] = list(by_name["accepted_at"])  # as the wire has it
+        return by_name
 
     def _reset_prefix_cache(self) -> PlainValue:
         self._cache.reset_prefix_cache()

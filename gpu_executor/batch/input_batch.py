@@ -21,10 +21,11 @@ from ..sampling.draw import Draw, RowSampling
 from ..sampling.row_edits import TokenHistory
 from .decode_step import DecodeStep, is_decode_step
 from .device_inputs import DeviceInputs, DrawPlaces, KeptDraws
-from .forward_metadata import ForwardMetadata
+from .draw_positions import draws_without_drafts, tokens_drawn_behind
+from .host_inputs import bring_to_device
 from .row_table import UNKNOWN_TOKEN, RowTable
 from .step_inputs import PromptSpan, StepInputs
-from .step_layout import StepLayout, lay_out
+from .step_layout import lay_out
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
 
 
@@ -288,13 +289,15 @@ class InputBatch:
         kept = KeptDraws(np.array(draw_rows, dtype=np.int64), None)
         if layout.max_query_len > 1 and any(row.draft_token_ids for row in rows):
             drawing = [rows[i] for i in draw_rows]
-            logits_indices = _with_drafts(logits_indices, drawing)
-            kept = _without_drafts(kept.rows, drawing)
+            logits_indices = tokens_drawn_behind(logits_indices, drawing)
+            kept = draws_without_drafts(kept.rows, drawing)
         if spans:
             of_spans = [span.first_token + np.arange(len(span.token_ids)) for span in spans]
             logits_indices = np.concatenate([logits_indices, *of_spans])
         if self._device_inputs is None:
-            input_ids, metadata = self._bring_to_device(layout, indices, logits_indices)
+            input_ids, metadata = bring_to_device(
+                layout, self._table.block_tables[indices], logits_indices, self._limits.block_size, self._device
+            )
             return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
         uploaded = self._device_inputs.upload(layout, indices, kept, logits_indices)
         return StepInputs(
@@ -306,24 +309,6 @@ class InputBatch:
             draw_places=uploaded.draw_places,
             start=uploaded.start,
         )
-
-    def _bring_to_device(
-        self, layout: StepLayout, indices: np.ndarray, logits_indices: np.ndarray
-    ) -> tuple[Tensor, ForwardMetadata]:
-        block_size = self._limits.block_size
-        max_blocks = -(-layout.max_seq_len // block_size)
-        metadata = ForwardMetadata(
-            positions=self._to_device(layout.positions),
-            slot_mapping=self._to_device(layout.slots),
-            block_tables=self._to_device(self._table.block_tables[indices, :max_blocks]),
-            query_start_loc=self._to_device(layout.query_starts.astype(np.int32)),
-            seq_lens=self._to_device(layout.seq_lens.astype(np.int32)),
-            logits_indices=self._to_device(logits_indices),
-            block_size=block_size,
-            max_query_len=layout.max_query_len,
-            max_seq_len=layout.max_seq_len,
-        )
-        return self._to_device(layout.input_ids), metadata
 
     def _update_row(self, row: ScheduledRow) -> int:
         index = self._index_of[row.row_id]
@@ -358,31 +343,3 @@ class InputBatch:
                 token_ids = self._table.token_ids[index, start:end].tolist()
                 spans.append(PromptSpan(row=i, start=start, token_ids=token_ids, first_token=int(query_starts[i])))
         return spans
-
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
-
-
-def _with_drafts(last_tokens: np.ndarray, rows: Sequence[ScheduledRow]) -> np.ndarray:
-    """Return the tokens that rows draw behind: each row's last one of the step, and before it those with drafts behind.
-
-    Args:
-        last_tokens: [num_rows] int64, indices among the step's tokens.
-        rows: that draw.
-    """
-    counts = np.array([1 + len(row.draft_token_ids) for row in rows], dtype=np.int64)
-    firsts = last_tokens - counts + 1
-    tokens: np.ndarray = firsts.repeat(counts) + np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
-    return tokens
-
-
-def _without_drafts(draw_rows: np.ndarray, rows: Sequence[ScheduledRow]) -> KeptDraws:
-    """Return the draws of rows without drafts.
-
-    Args:
-        draw_rows: [num_rows] int64, indices of the rows that draw among the step's.
-        rows: these.
-    """
-    counts = np.array([1 + len(row.draft_token_ids) for row in rows], dtype=np.int64)
-    is_kept = counts == 1
-    return KeptDraws(draw_rows[is_kept], (counts.cumsum() - counts)[is_kept])

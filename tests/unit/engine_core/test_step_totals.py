@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagewire.engine_core.speculation import DraftCounts
 from pagewire.engine_core.step_totals import StepTotals
 from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.steps import StepResult
@@ -10,7 +11,9 @@ from tests.support.builders import build_driver
 
 def stats_of(totals: StepTotals) -> StepStats:
     engine = build_driver().engine
-    return totals.stats(engine._scheduler, engine._cache, engine._processor, num_executor_restarts=0, is_serving=True)
+    return totals.stats(
+        engine._scheduler, engine._cache, engine._processor, DraftCounts(), num_executor_restarts=0, is_serving=True
+    )
 
 
 def test_times_add_up_and_the_last_step_shows_its_own():

@@ -1,0 +1,76 @@
+"""Drafts show in no answer: by the command that checks it, and in streams whose processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.children import ROOT
+from tests.support.running_server import RunningServer, running_server
+from tests.support.tiny_model import tiny_checkpoint
+from tests.support.token_streams import TokenStream, read_alone, read_disturbed
+from tools.processes import processes_below
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ["--speculative-method", "suffix", "--num-speculative-tokens", "4"]
+REPEATS = {"30": 60, "31": 60}  # so that there is something to guess
+BODIES: list[dict[str, Any]] = [
+    {"prompt": [11, 12, 13], "max_tokens": 400, "temperature": 0, "logprobs": 1, "frequency_penalty": 0.1},
+    {"prompt": [21, 22] * 5, "max_tokens": 400, "temperature": 1, "seed": 5, "logprobs": 1, "logit_bias": REPEATS},
+    {"prompt": [31, 32, 33], "max_tokens": 200, "temperature": 1, "seed": 6, "n": 3, "logit_bias": REPEATS},
+]
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_answers_with_drafts_are_those_without(kernels: str) -> None:
+    options = ["--prompts", "4", "--tokens", "32", "--batches", "1", "4", "--kernels", kernels]
+    model = str(tiny_checkpoint("llama", max_position=2048))
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.check_speculation", "--model", model, *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all answers are bit-identical" in done.stdout
+    ways = re.findall(r"^(none|ngram|suffix) +(\d+) +8/8 ", done.stdout, re.MULTILINE)
+    assert ways == [("none", "4"), ("ngram", "1"), ("ngram", "4"), ("suffix", "1"), ("suffix", "4")]
+
+
+@pytest.mark.parametrize("module", ["pagewire.engine_core", "pagewire.gpu_executor"])
+def test_streams_with_drafts_go_on_with_the_same_tokens_when_a_process_is_killed(tmp_path: Path, module: str) -> None:
+    model = str(tiny_checkpoint("llama", max_position=2048))
+    with running_server(_made(tmp_path / "plain"), model) as server:
+        expected = asyncio.run(read_alone(server.url, BODIES))
+    with running_server(_made(tmp_path / "speculative"), model, *FLAGS) as server:
+        streams = asyncio.run(_read_killed(server, module))
+        num_accepted = server.gauge("vllm:spec_decode_num_accepted_tokens_total")
+    assert [stream.error for stream in streams] == [None] * len(streams)
+    assert [stream.answer for stream in streams] == expected
+    assert num_accepted > 0
+
+
+async def _read_killed(server: RunningServer, module: str) -> list[TokenStream]:
+    async def kill() -> None:
+        (process,) = (process for process in processes_below(server.pid) if process.module == module)
+        os.kill(process.pid, signal.SIGKILL)
+
+    return await read_disturbed(
+        server.url, BODIES, when=lambda streams: all(stream.num_tokens > 3 for stream in streams), disturb=kill
+    )
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
