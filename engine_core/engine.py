@@ -24,7 +24,8 @@ from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Request
-from .scheduler import Scheduler, SchedulerOutput
+from .scheduled import SchedulerOutput
+from .scheduler import Scheduler
 from .step_builder import StepBuilder
 from .step_costs import StepCosts
 from .step_times import StepTimes

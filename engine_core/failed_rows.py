@@ -8,7 +8,8 @@ from pagewire.ipc.steps import StepResult
 
 from .kv.cache_manager import CacheManager
 from .request import Child, ChildStatus
-from .scheduler import ScheduledChild, Scheduler
+from .scheduled import ScheduledChild
+from .scheduler import Scheduler
 from .steps_in_flight import StepInFlight, StepsInFlight
 
 

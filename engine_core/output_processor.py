@@ -12,7 +12,8 @@ from .deadlines import Deadlines
 from .kv.cache_manager import CacheManager
 from .outbox import Outbox
 from .request import Child, ChildStatus, Request, RequestKey
-from .scheduler import ScheduledChild, Scheduler
+from .scheduled import ScheduledChild
+from .scheduler import Scheduler
 from .speculation import DraftPolicy
 
 

@@ -3,61 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import msgspec
 
 from pagewire.ipc.config import StepLimits
 
 from .kv.cache_manager import CacheManager, Extension
 from .preemption import choose_victim, preempt
 from .request import NO_ROW, Child, ChildStatus, Request
+from .scheduled import ScheduledChild, SchedulerOutput, num_runnable_tokens, reaches_last, share
 from .speculation import DraftPolicy
-from .step_costs import StepCosts, StepShape
+from .step_costs import StepCosts
 from .step_room import StepRoom
 from .waiting_queue import WaitingQueue
-
-
-class ScheduledChild(msgspec.Struct, eq=False, gc=False):
-    """One child's share of a step, kept until the step's result is back. One is made a row and step: hence the type.
-
-    Attributes:
-        num_computed_tokens: its tokens before the step.
-        num_draws: 0 where tokens remain after the step; n where the prefill of n children ends; else 1.
-        draft_token_ids: the last of its tokens in this step are these guesses.
-        num_wanted_drafts: how many guesses are asked for in return.
-        extension: blocks that the step needed.
-        row_id: the executor's row, filled in by the step builder.
-        is_void: what the step draws is worthless, because it read KV that was never written.
-    """
-
-    child: Child
-    num_computed_tokens: int
-    num_scheduled_tokens: int
-    num_draws: int
-    extension: Extension
-    draft_token_ids: list[int] = []
-    num_wanted_drafts: int = 0
-    row_id: int = NO_ROW
-    is_void: bool = False
-
-
-@dataclass(slots=True)
-class SchedulerOutput:
-    """A step as it was decided; `step_builder` turns it into deltas for the executor.
-
-    Attributes:
-        num_new_requests, num_new_tokens: requests whose first step this is, and the tokens of their whole prompts.
-        beginners: requests that this core has in a step for the first time, the resumed ones among them.
-    """
-
-    scheduled: list[ScheduledChild] = field(default_factory=list)
-    num_scheduled_tokens: int = 0
-    num_new_requests: int = 0
-    num_new_tokens: int = 0
-    beginners: list[Request] = field(default_factory=list)
-    shape: StepShape = field(default_factory=StepShape)
-    has_preempted: bool = False
 
 
 class Scheduler:
@@ -231,7 +187,7 @@ class Scheduler:
         for child in self.running:
             if self._num_micro_batches > 1 and child.num_steps_in_flight:
                 continue
-            num_tokens = _num_runnable_tokens(child)
+            num_tokens = num_runnable_tokens(child)
             if num_tokens > 1:
                 prefilling.append(child)
             elif num_tokens:
@@ -248,14 +204,14 @@ class Scheduler:
         # By the rule of admission, not in its order: a prompt of higher priority does not wait for a long one.
         prefilling.sort(key=lambda child: child.order_key)
         for child in prefilling:
-            num_tokens = room.tokens_for(child.num_computed_tokens, _num_runnable_tokens(child))
+            num_tokens = room.tokens_for(child.num_computed_tokens, num_runnable_tokens(child))
             if num_tokens:
                 self._schedule_child(child, num_tokens, output, room, costs)
         return True
 
     def _num_wanted(self, child: Child, num_tokens: int, num_drafts: int, costs: StepCosts) -> int:
         """Return how many guesses a child's share of the step asks for."""
-        if not self._drafts.is_on or not child.request.is_forked or not _reaches_last(child, num_tokens):
+        if not self._drafts.is_on or not child.request.is_forked or not reaches_last(child, num_tokens):
             return 0
         num_running = len(self.running)
         # As many as the next step has room for beside its decodes.
@@ -284,7 +240,7 @@ class Scheduler:
             if child not in self.running:
                 return
             extension = self._cache.try_extend(child, num_tokens)
-        output.scheduled.append(_share(child, num_tokens, extension, drafts, num_wanted))
+        output.scheduled.append(share(child, num_tokens, extension, drafts, num_wanted))
         room.take(child.num_computed_tokens, num_tokens + len(drafts), len(drafts))
         self._count_guesses(room, num_wanted)
 
@@ -328,7 +284,7 @@ class Scheduler:
             num_tokens = room.tokens_for(child.num_computed_tokens, len(child.token_ids) - child.num_computed_tokens)
             num_wanted = self._num_wanted(child, num_tokens, 0, costs)
             self._try_extend(child, num_tokens, num_wanted)  # what it gets is told with the row
-            item = _share(child, num_tokens, Extension([]), num_wanted=num_wanted)
+            item = share(child, num_tokens, Extension([]), num_wanted=num_wanted)
             room.take(item.num_computed_tokens, num_tokens)
             self._count_guesses(room, num_wanted)
             self._advance(item)
@@ -367,30 +323,3 @@ class Scheduler:
         # A token that a step in flight draws is confirmed, and its block offered, when it is committed.
         if child.num_computed_tokens <= len(child.token_ids):
             self._cache.register_full_blocks(child)
-
-
-def _num_runnable_tokens(child: Child) -> int:
-    """Tokens that a running child can compute before steps in flight are back."""
-    if child.num_drafts_in_flight or child.awaits_guesses:
-        return 0
-    num_known_tokens = len(child.token_ids) + child.num_pending_tokens
-    if child.num_pending_tokens:
-        request = child.request
-        # Its siblings are born with the tokens in flight; and past its length limit nothing is left to compute.
-        if not request.is_forked or num_known_tokens >= request.max_num_tokens:
-            return 0
-    return num_known_tokens - child.num_computed_tokens
-
-
-def _reaches_last(child: Child, num_tokens: int) -> bool:
-    return child.num_computed_tokens + num_tokens == len(child.token_ids) + child.num_pending_tokens
-
-
-def _share(
-    child: Child, num_tokens: int, extension: Extension, drafts: Sequence[int] = (), num_wanted: int = 0
-) -> ScheduledChild:
-    num_draws = child.num_seqs if _reaches_last(child, num_tokens) else 0
-    num_scheduled = num_tokens + len(drafts)
-    return ScheduledChild(
-        child, child.num_computed_tokens, num_scheduled, num_draws, extension, list(drafts), num_wanted
-    )

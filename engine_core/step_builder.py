@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagewire.ipc.steps import ExecuteStep, NewRow, ScheduledRow
 
 from .request import NO_ROW, Child
-from .scheduler import ScheduledChild, SchedulerOutput
+from .scheduled import ScheduledChild, SchedulerOutput
 
 
 class StepBuilder:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pagewire.ipc.errors import ProtocolError
 
-from .scheduler import ScheduledChild
+from .scheduled import ScheduledChild
 from .step_costs import StepShape
 
 

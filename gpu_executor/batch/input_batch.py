@@ -209,13 +209,9 @@ class InputBatch:
 
     def lacks_tokens(self, row_ids: Sequence[int]) -> bool:
         """Say whether the host would read a token that it does not know yet for a draw of any of these rows."""
-        if not self._token_readers:
-            return False
         # Tokens get known in order: with the last one, all are.
-        return any(
-            row_id in self._token_readers and self.history_of(row_id).token_ids[-1] == UNKNOWN_TOKEN
-            for row_id in row_ids
-        )
+        readers = self._token_readers.intersection(row_ids)
+        return any(self.history_of(row_id).token_ids[-1] == UNKNOWN_TOKEN for row_id in readers)
 
     def reserve_tokens(
         self, rows: Sequence[ScheduledRow], draw_places: DrawPlaces, token_ids: Tensor | None
