@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "max_model_len": args.max_model_len,
         "kernels": args.kernels,
         "enforce_eager": args.enforce_eager,
+        "tensor_parallel_size": args.tensor_parallel_size,
+        "pipeline_parallel_size": args.pipeline_parallel_size,
     }
     print(f"{len(prompts)} requests of {args.tokens} tokens, half of them seeded at temperature 1", flush=True)
     print(f"{'drafts':12} {'at once':>7}  {'identical':>9}  {'checked':>8}  {'right':>14}  {'seconds':>7}", flush=True)
@@ -86,6 +88,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=1024)
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--enforce-eager", action="store_true", help="without CUDA graphs")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1)
     return parser.parse_args(arguments)
 
 

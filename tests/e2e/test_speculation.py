@@ -30,9 +30,13 @@ BODIES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kernels", ["auto", "reference"])
-def test_answers_with_drafts_are_those_without(kernels: str) -> None:
-    options = ["--prompts", "4", "--tokens", "32", "--batches", "1", "4", "--kernels", kernels]
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--kernels", "reference"), ("--tensor-parallel-size", "2"), ("--pipeline-parallel-size", "2")],
+    ids=["auto", "reference", "tp 2", "pp 2"],
+)
+def test_answers_with_drafts_are_those_without(flags: tuple[str, ...]) -> None:
+    options = ["--prompts", "4", "--tokens", "32", "--batches", "1", "4", *flags]
     model = str(tiny_checkpoint("llama", max_position=2048))
     done = subprocess.run(
         [sys.executable, "-m", "tools.check_speculation", "--model", model, *options],
