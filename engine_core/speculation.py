@@ -13,6 +13,9 @@ _MARGIN = 1.2
 # How long the device waits for the step behind one that is awaited, as a share of what any step takes. Measured on two
 # CPU cores: 0.5 to 1 ms of 8.
 _IDLE_SHARE = 0.15
+# Where drafts are likely right and don't seem to pay, some are checked once in so many steps all the same: their cost
+# is known by checks alone, and one that was held up would put an end to all others.
+_TRIAL_INTERVAL, _TRIAL_RATE, _TRIAL_DRAFTS = 32, 0.5, 4
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class DraftPolicy:
     def __init__(self, max_drafts: int, *, runs_ahead: bool = True) -> None:
         self._max_drafts = max_drafts
         self._runs_ahead = runs_ahead
+        self._num_refusals = 0  # steps since the last check that had drafts which are likely right
         self.counts = DraftCounts()
 
     @property
@@ -77,6 +81,7 @@ class DraftPolicy:
         # Tokens that the decodes would bring in the time that a draft takes; 0 while nothing is known.
         price = _MARGIN * costs.draft_s * num_decodes / decodes_s if decodes_s else 0.0
         grants: dict[Child, list[int]] = {}
+        trial: dict[Child, list[int]] = {}
         gain = 0.0
         for child in decodes:
             offered = child.draft_token_ids
@@ -86,6 +91,8 @@ class DraftPolicy:
             left = child.request.max_num_tokens - len(child.token_ids) - 1
             most = min(len(offered), self._max_drafts, num_fitting, left)
             num_drafts, gain_here = _num_paying(child.acceptance.rate, most, price)
+            if most > 0 and not trial and child.acceptance.rate >= _TRIAL_RATE:
+                trial[child] = offered[: min(most, _TRIAL_DRAFTS)]
             if num_drafts:
                 grants[child] = offered[:num_drafts]
                 num_fitting -= num_drafts
@@ -93,7 +100,12 @@ class DraftPolicy:
         if self._runs_ahead and decodes_s:
             idle_s = _IDLE_SHARE * costs.decodes_s(0)
             if gain <= idle_s * num_decodes / decodes_s:
-                return {}
+                grants = {}
+        if not grants and trial:
+            self._num_refusals += 1
+            grants = trial if self._num_refusals >= _TRIAL_INTERVAL else {}
+        if grants and not any(child.num_pending_tokens for child in grants):
+            self._num_refusals = 0  # now they are checked, and not only awaited
         return grants
 
     def compare(self, child: Child, token_ids: list[int]) -> None:

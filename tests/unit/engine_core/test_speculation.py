@@ -101,6 +101,18 @@ def test_a_step_with_drafts_is_awaited_by_all_and_that_has_to_pay_too():
     assert num_granted(6, runs_ahead=True, num_drafting=6) == 6  # together they make up for it
 
 
+def test_costs_that_seem_too_high_are_measured_again_where_drafts_are_likely_right():
+    policy, child, hopeless = DraftPolicy(8), child_with(8, rate=1.0), child_with(8, rate=0.0)
+    assert [len(granted(policy, child, 8, 100, DEAR)) for _ in range(64)] == ([0] * 31 + [4]) * 2
+    assert not any(granted(policy, hopeless, 8, 100, DEAR) for _ in range(64))
+    assert not any(granted(policy, child, 8, 100, DEAR) for _ in range(31))
+    child.num_pending_tokens = 1
+    assert granted(policy, child, 8, 100, DEAR)  # awaited
+    child.num_pending_tokens = 0
+    assert granted(policy, child, 8, 100, DEAR)  # checked
+    assert not granted(policy, child, 8, 100, DEAR)
+
+
 def test_what_was_checked_is_counted_for_the_request_and_in_all():
     policy, child = DraftPolicy(4), child_with(4)
     policy.observe(child, 3, 2)
