@@ -4,6 +4,8 @@ Every prompt is answered greedily and seeded at temperature 1, by an engine with
 each way of guessing and each number of requests at once. Token ids and the fp32 bits of logprobs are compared. With
 `--speculative-model` a draft model is one of the ways. A line a run says how many drafts were checked and how many were
 right: a run without any shows little. Exit code 1: an answer differs.
+
+On a GPU a row's bits depend on the step that it is in, with drafts or without, unless `--batch-invariant` is given.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "max_model_len": args.max_model_len,
         "kernels": args.kernels,
         "enforce_eager": args.enforce_eager,
+        "batch_invariant": args.batch_invariant,
+        "tensor_parallel_size": args.tensor_parallel_size,
+        "pipeline_parallel_size": args.pipeline_parallel_size,
     }
     print(f"{len(prompts)} requests of {args.tokens} tokens, half of them seeded at temperature 1", flush=True)
     print(f"{'drafts':12} {'at once':>7}  {'identical':>9}  {'checked':>8}  {'right':>14}  {'seconds':>7}", flush=True)
@@ -86,6 +91,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=1024)
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--enforce-eager", action="store_true", help="without CUDA graphs")
+    parser.add_argument("--batch-invariant", action="store_true", help="needed on a GPU")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1)
     return parser.parse_args(arguments)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from pagewire.frontend.offline.llm import LLM
+from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.children import ROOT
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tiny_model import tiny_checkpoint
@@ -30,9 +33,13 @@ BODIES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kernels", ["auto", "reference"])
-def test_answers_with_drafts_are_those_without(kernels: str) -> None:
-    options = ["--prompts", "4", "--tokens", "32", "--batches", "1", "4", "--kernels", kernels]
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--kernels", "reference"), ("--tensor-parallel-size", "2"), ("--pipeline-parallel-size", "2")],
+    ids=["auto", "reference", "tp 2", "pp 2"],
+)
+def test_answers_with_drafts_are_those_without(flags: tuple[str, ...]) -> None:
+    options = ["--prompts", "4", "--tokens", "32", "--batches", "1", "4", *flags]
     model = str(tiny_checkpoint("llama", max_position=2048))
     done = subprocess.run(
         [sys.executable, "-m", "tools.check_speculation", "--model", model, *options],
@@ -46,6 +53,36 @@ def test_answers_with_drafts_are_those_without(kernels: str) -> None:
     assert "all answers are bit-identical" in done.stdout
     ways = re.findall(r"^(none|ngram|suffix) +(\d+) +8/8 ", done.stdout, re.MULTILINE)
     assert ways == [("none", "4"), ("ngram", "1"), ("ngram", "4"), ("suffix", "1"), ("suffix", "4")]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_drafts_that_are_drawn_on_the_device_change_no_bit() -> None:
+    sampling: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True, "logprobs": 1}
+    params = [
+        SamplingParams(temperature=0.0, repetition_penalty=1.05, logit_bias={30: 40}, **sampling),
+        SamplingParams(temperature=1.0, seed=3, logit_bias={30: 20, 31: 20}, **sampling),
+    ]
+    prompts = [{"prompt_token_ids": [5, 6, 7, 8, 5, 6, 7]}, {"prompt_token_ids": [9, 10, 11]}]
+    small: dict[str, Any] = {"max_model_len": 64, "block_size": 16, "max_num_batched_tokens": 24, "max_num_seqs": 2}
+    drafts: dict[str, Any] = {"speculative_method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+    answers, num_accepted = [], 0
+    for options in ({}, drafts):
+        # Interpreted kernels take seconds a step.
+        llm = LLM(
+            str(tiny_checkpoint("llama", num_layers=1)),
+            device="cpu",
+            kernels="triton",
+            batch_invariant=True,
+            stall_limit=600,
+            **small,
+            **options,
+        )
+        with llm:
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        answers.append([(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs])
+        num_accepted += sum(output.metrics.num_accepted_tokens for output in outputs)
+    assert answers[0] == answers[1]
+    assert num_accepted > 0
 
 
 @pytest.mark.parametrize("module", ["pagewire.engine_core", "pagewire.gpu_executor"])

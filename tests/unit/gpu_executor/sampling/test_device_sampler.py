@@ -320,3 +320,14 @@ def test_draws_follow_the_target_distribution():
     expected = np.array([0.4, 0.3, 0.15]) / 0.85 * num_draws
     assert counts[3:].sum() == 0
     assert (((counts[:3] - expected) ** 2) / expected).sum() < 13.8  # the 99.9 % point at 2 degrees of freedom
+
+
+def test_draws_behind_a_row_and_its_drafts_are_those_of_the_host():
+    # One row of the batch is drawn from behind its last token and behind three drafts, as if these were tokens.
+    tokens = torch.tensor([0, 0, 1, 2, 3, 7, 7, 9], dtype=torch.int32)
+    options = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.4, "frequency_penalty": 0.3, "min_tokens": 4}
+    row_sampling = RowSampling.prepare(Sampling(**options, end_token_ids=[11], num_logprobs=2), 0, VOCAB_SIZE)
+    histories = [TokenHistory(tokens[2:end].numpy(), 2) for end in (5, 6, 7, 8)]
+    on_device = [Draw(row_sampling, history, 1, KeptTokens(tokens, 2)) for history in histories]
+    rows = logits(4, seed=3)
+    assert_same(sample(rows, on_device), on_the_host(rows, [Draw(row_sampling, history) for history in histories]))
