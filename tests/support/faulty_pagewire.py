@@ -7,8 +7,9 @@ import sys
 
 from pagewire.frontend.cli.main import run
 from pagewire.frontend.supervisor import launch
-from pagewire.frontend.supervisor.engine_process import EngineProcess
+from pagewire.frontend.supervisor.engine_process import start_cores
 
 if __name__ == "__main__":
-    launch.EngineProcess = functools.partial(EngineProcess, core_module="tests.support.faulty_core")
+    assert launch.start_cores is start_cores, "the command starts its cores by what is replaced here"
+    launch.start_cores = functools.partial(start_cores, core_module="tests.support.faulty_core")
     sys.exit(run(sys.argv[1:]))
