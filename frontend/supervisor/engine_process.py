@@ -32,7 +32,8 @@ from .cluster_secret import read_cluster_keys
 
 logger = logging.getLogger(__name__)
 
-# The core gives its executors 5 s to end before it kills them; then it needs a moment itself.
+# The core gives its executors a second to end before it kills them, and three more for a timeline; then it needs a
+# moment itself.
 STOP_TIMEOUT_S = 8.0
 CORE_MODULE = "pagewire.engine_core"
 
