@@ -254,7 +254,7 @@ def test_taken_port_is_one_line_and_exit_code_1() -> None:
         (["--no-such-flag"], "no-such-flag"),
         (["/no/such/model"], "/no/such/model"),
         (["--max-model-len", "1000000"], "1000000"),
-        (["--tensor-parallel-size", "2"], "tensor-parallel-size"),
+        (["--tensor-parallel-size", "3"], "--tp 3"),
         (["--quantization", "awq"], "--quantization awq"),
         (["--block-size", "7"], "block-size"),
         (["--num-gpu-blocks-override", "2", "--max-model-len", "100"], "max-model-len"),
