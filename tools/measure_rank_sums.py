@@ -1,8 +1,9 @@
 """What a sum over ranks costs: `python -m tools.measure_rank_sums [--ranks 2] [--width 576] [--rows 1 16 256]`.
 
 Each rank is a process, as executors are, and joins its peers as they do. A layer has two such sums a step, of the rows
-that the step computes. Prints microseconds of one sum: in rank order, which is what a CPU serves by; and of the
-library's own reduction, whose order follows the size. With --pin each rank is bound to cores of its own.
+that the step computes. Prints microseconds of one sum in rank order, as CPUs serve: through shared memory, or where
+ranks have none through the library (gloo), whose own reduction in any order is then timed as well. With --pin each rank
+is bound to cores of its own.
 """
 
 from __future__ import annotations

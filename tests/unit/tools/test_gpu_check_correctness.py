@@ -87,7 +87,8 @@ def test_a_factor_that_is_off_by_a_hundredth_is_found(dtype: torch.dtype):
 
     found = [check(case, dtype) for case in cases(Scaled(), dtype)]
     assert {one.op for one in found if not one.passed} >= {"silu_and_mul", "paged_attention"}
-    assert all(one.passed for one in found if one.op not in ("silu_and_mul", "paged_attention"))
+    wrong = ("silu_and_mul", "paged_attention", "experts")  # experts are composed of others
+    assert all(one.passed for one in found if one.op.split()[0] not in wrong)
 
 
 def test_attention_that_reads_unwritten_slots_is_found():
@@ -199,7 +200,9 @@ def test_an_op_that_raises_is_a_finding():
             raise RuntimeError("illegal memory access\nof a kernel")
 
     found = [check(case, torch.float32) for case in cases(Broken())]
-    assert [one.failure for one in found if not one.passed] == ["RuntimeError: illegal memory access"]
+    failed = [one for one in found if not one.passed]
+    assert {one.failure for one in failed} == {"RuntimeError: illegal memory access"}
+    assert {one.op.split()[0] for one in failed} == {"silu_and_mul", "experts"}  # experts are composed of others
 
 
 def test_a_difference_counts_by_the_size_of_what_is_expected():

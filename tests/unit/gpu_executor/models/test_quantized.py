@@ -99,11 +99,17 @@ def test_logits_are_those_of_the_unpacked_weights(tmp_path: Path, family: Family
     to, *options = FORMATS[name]
     assert main(["--to", to, *options, "--out", str(tmp_path / "packed"), str(source)]) == 0
     unpack(tmp_path / "packed", source, tmp_path / "plain")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float64, attn_implementation="eager")
+    # Their grouped product of experts takes no float64.
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "plain", dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    )
     input_ids = torch.randint(0, theirs.config.vocab_size, (NUM_TOKENS,), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = theirs(input_ids[None]).logits[0]
         assert 0.3 < expected.std() < 3
         for kernels in kernel_sets():
-            error = (logits_here(tmp_path / "packed", input_ids, kernels) - expected).abs().max()
-            assert error <= MAX_ERROR[kernels] * expected.abs().max(), kernels
+            errors = (logits_here(tmp_path / "packed", input_ids, kernels) - expected).abs().amax(dim=1)
+            is_close = errors <= MAX_ERROR[kernels] * expected.abs().max()
+            # Rounded activations may bring a router to the other side of a near tie: that token gets other experts.
+            least = 0.9 if kernels == "cpu" and load_model_config(source).mixture is not None else 1.0
+            assert is_close.float().mean() >= least, kernels
