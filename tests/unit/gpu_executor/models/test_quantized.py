@@ -110,6 +110,6 @@ def test_logits_are_those_of_the_unpacked_weights(tmp_path: Path, family: Family
         for kernels in kernel_sets():
             errors = (logits_here(tmp_path / "packed", input_ids, kernels) - expected).abs().amax(dim=1)
             is_close = errors <= MAX_ERROR[kernels] * expected.abs().max()
-            # Rounded activations bring routers of random weights to the other side of a near tie: those tokens get other experts.
+            # Rounding brings routers of random weights to the other side of near ties: their tokens get other experts.
             least = 0.75 if kernels == "cpu" and load_model_config(source).mixture is not None else 1.0
             assert is_close.float().mean() >= least, kernels
