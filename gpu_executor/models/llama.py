@@ -21,6 +21,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.checkpoint.stage_layers import stage_layers
 
 from ..batch.forward_metadata import ForwardMetadata
 from ..kernels.draws import OutputRows
@@ -73,7 +74,7 @@ class LlamaForCausalLM:
         self._embedding_scale = config.embedding_scale
         self._weights: DecoderWeights | None = None
         self._stage = context.stage
-        self._stage_layers = context.stage.of_nearly_even(config.num_layers)
+        self._stage_layers = stage_layers(config, context.stage.size)[context.stage.rank]
         elsewhere = context.elsewhere()
         has_rows = self._stage.is_first or (self._stage.is_last and config.tie_word_embeddings)
         self.embedding = VocabEmbedding(
