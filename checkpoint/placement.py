@@ -65,7 +65,7 @@ def kv_heads_a_device(model: ModelConfig, placement: Placement) -> int:
 
 
 def layers_a_stage(model: ModelConfig, placement: Placement) -> int:
-    """Return the layers of the longest stage."""
+    """Return the layers of the longest stage, divided evenly: on paper, the output layer is counted by itself."""
     return -(-model.num_layers // placement.pp)
 
 
