@@ -10,7 +10,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..tokenizer.pieces import PieceReader, TokenPieces
+from pagewire.checkpoint.tokenizer.pieces import PieceReader, TokenPieces
+
 from ..tokenizer.tokenizer import Tokenizer
 
 _WINDOW_PROMPT_TOKENS = 6

@@ -1,1 +1,1 @@
-"""Text to token ids and back, from tokenizer.json, GGUF metadata or SentencePiece files."""
+"""Text to token ids and back, with what a server needs to know about single tokens."""

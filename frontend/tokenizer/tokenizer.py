@@ -1,7 +1,7 @@
 """The model's vocabulary: text -> token ids -> text, and what a request needs to know about single tokens.
 
 Built on the `tokenizers` library alone: transformers and torch would cost the frontend seconds and hundreds of
-megabytes. `load_tokenizer` reads a Hugging Face directory (tokenizer_directory.py) or a GGUF file (tokenizer_gguf.py).
+megabytes. `pagewire.checkpoint.tokenizer` reads the model's files.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from typing import TypeVar
 
 import tokenizers
 
-from pagewire.checkpoint.sources.packaged import default_cache_directory
+from pagewire.checkpoint.tokenizer.facts import TokenizerFacts
+from pagewire.checkpoint.tokenizer.load import count_ids, read_tokenizer
+from pagewire.checkpoint.tokenizer.pieces import PieceReader, find_pieces
 from pagewire.ipc.errors import InvalidRequest
-
-from .directory import read_directory
-from .facts import TokenizerFacts
-from .gguf import read_gguf
-from .pieces import PieceReader, find_pieces
 
 # A text of this length encodes in about the time that handing it to a thread and back takes (0.2 to 0.3 ms).
 _MAX_INLINE_CHARACTERS = 512
@@ -53,7 +50,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self.vocab_size = _count_ids(backend)
+        self.vocab_size = count_ids(backend)
         added_tokens = backend.get_added_tokens_decoder()
         self._added_token_ids = frozenset(added_tokens)
         self.special_token_ids = frozenset(token_id for token_id, token in added_tokens.items() if token.special)
@@ -198,17 +195,7 @@ def load_tokenizer(model_path: Path, *, cache_dir: Path | None = None) -> Tokeni
     Raises:
         ConfigError: if there is none, or it can't be used. The message names the file.
     """
-    if model_path.is_dir():
-        return Tokenizer(*read_directory(model_path, cache_dir=cache_dir or default_cache_directory()))
-    return Tokenizer(*read_gguf(model_path))
-
-
-def _count_ids(backend: tokenizers.Tokenizer) -> int:
-    num_tokens = backend.get_vocab_size(with_added_tokens=True)
-    # Ids are dense in nearly every vocabulary; listing it (70 ms of 50,000 tokens) is for those with holes.
-    if num_tokens and backend.id_to_token(num_tokens - 1) is not None and backend.id_to_token(num_tokens) is None:
-        return num_tokens
-    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    return Tokenizer(*read_tokenizer(model_path, cache_dir=cache_dir))
 
 
 def _check_is_unicode(text: str) -> None:

@@ -21,6 +21,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from pagewire.checkpoint.generation_config import GenerationDefaults
+from pagewire.checkpoint.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.http import server
 from pagewire.frontend.http.metrics import Metrics
@@ -28,7 +29,6 @@ from pagewire.frontend.http.sse import StreamTimes
 from pagewire.frontend.openai.serving import Serving
 from pagewire.frontend.templates.renderer import ChatRenderer, SplitRenderer
 from pagewire.frontend.text.generation import TextGenerator
-from pagewire.frontend.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer
 from pagewire.ipc.requests import AddRequest
 from pagewire.ipc.server_config import ServerConfig

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from pagewire.checkpoint.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.text.detokenizer import Detokenizer
-from pagewire.frontend.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tests.support.vocabularies import (
     CORPUS,

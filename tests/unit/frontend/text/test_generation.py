@@ -10,9 +10,9 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from pagewire.checkpoint.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.text.generation import Generation, TextGenerator
-from pagewire.frontend.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer
 from pagewire.ipc.errors import ExecutorDied, InvalidRequest
 from pagewire.ipc.outputs import RequestEnd, StepOutputs

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
+from pagewire.checkpoint.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.text.output import TextChunk, TextOutput
-from pagewire.frontend.tokenizer.facts import TokenizerFacts
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer
 from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams

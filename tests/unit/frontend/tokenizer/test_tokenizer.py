@@ -12,8 +12,8 @@ import pytest
 from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from pagewire.frontend.tokenizer import directory as tokenizer_directory
-from pagewire.frontend.tokenizer.gguf import read_gguf
+from pagewire.checkpoint.tokenizer import directory as tokenizer_directory
+from pagewire.checkpoint.tokenizer.gguf import read_gguf
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pagewire.ipc.errors import ConfigError, InvalidRequest
 from tests.support.vocabularies import (

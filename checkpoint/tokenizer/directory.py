@@ -102,7 +102,7 @@ def _convert(model_dir: Path, output: Path) -> None:
 
 
 def _run_conversion(model_dir: Path, output: Path) -> None:
-    command = [sys.executable, "-m", "pagewire.frontend.tokenizer.convert", str(model_dir), str(output)]
+    command = [sys.executable, "-m", "pagewire.checkpoint.tokenizer.convert", str(model_dir), str(output)]
     try:
         child = subprocess.run(
             command,

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
-from pagewire.checkpoint.gguf_file import GGUFFile
 from pagewire.ipc.errors import ConfigError
 
+from ..gguf_file import GGUFFile
 from .facts import TokenizerFacts
 from .gguf_splits import SPLIT_RULES, SplitRule
 from .pieces import REPLACEMENT_MARK

@@ -1,4 +1,4 @@
-"""`python -m pagewire.frontend.tokenizer.convert MODEL_DIR OUTPUT`: tokenizer.model -> tokenizer.json.
+"""`python -m pagewire.checkpoint.tokenizer.convert MODEL_DIR OUTPUT`: tokenizer.model -> tokenizer.json.
 
 A process of its own: `transformers`, which knows the many dialects of such files, is slow to import and may bring torch
 along, and the frontend must never hold either.

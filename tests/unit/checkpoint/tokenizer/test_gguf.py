@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from pagewire.frontend.tokenizer.gguf import derive_merges
-from pagewire.frontend.tokenizer.gguf_splits import SPLIT_RULES
+from pagewire.checkpoint.tokenizer.gguf import derive_merges
+from pagewire.checkpoint.tokenizer.gguf_splits import SPLIT_RULES
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pagewire.ipc.errors import ConfigError
 from tests.support.vocabularies import (
