@@ -80,6 +80,19 @@ class RequestStart(msgspec.Struct, frozen=True, kw_only=True, array_like=True, o
     prompt_logprobs: list[TokenLogprobs] = []
 
 
+class Embedding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an `EmbedTask` gives, just before its request's end.
+
+    Attributes:
+        vector: [hidden_size] float32, little-endian.
+        num_cached_tokens: prompt tokens whose KV came from the prefix cache.
+    """
+
+    request_id: int
+    vector: bytes
+    num_cached_tokens: int = 0
+
+
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
     """The terminal message: exactly one per request, after the last delta of its last child.
 
@@ -201,7 +214,7 @@ class StepOutputs(Message, frozen=True, kw_only=True):
 
     Attributes:
         accepted: requests taken since the last message; HTTP headers may go out now.
-        starts, deltas, ends: see their types; apply them in this order.
+        starts, deltas, embeddings, ends: see their types; apply them in this order.
         scheduled: requests that are in a step of this core for the first time. When it ends, one of them may be why.
     """
 
@@ -211,6 +224,7 @@ class StepOutputs(Message, frozen=True, kw_only=True):
     ends: list[RequestEnd] = []
     stats: StepStats | None = None
     scheduled: list[int] = []
+    embeddings: list[Embedding] = []
 
 
 class UtilityResult(Message, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from .sampling_params import Sampling
+from .structured_outputs import Grammar
 
 # It is written into the core's log: of a sane length, and without line breaks and terminal codes.
 ClientName = Annotated[str, msgspec.Meta(max_length=128, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
@@ -38,6 +39,7 @@ class GenerateTask(Message, frozen=True, kw_only=True):
         max_tokens: output tokens a child may have; None, or more than the context leaves, is clamped.
         eos_token_ids: end tokens that give stop_reason None; empty to ignore them.
         stop_token_ids: end tokens that are reported as stop_reason.
+        grammar: the language of the output; None: any. A child ends where nothing can follow, whatever its end tokens.
     """
 
     sampling: Sampling
@@ -45,6 +47,19 @@ class GenerateTask(Message, frozen=True, kw_only=True):
     max_tokens: int | None = None
     eos_token_ids: list[int] = []
     stop_token_ids: list[int] = []
+    grammar: Grammar | None = None
+
+
+class EmbedTask(Message, frozen=True, kw_only=True):
+    """Return one vector for the prompt, and draw nothing. It is answered by one `Embedding`.
+
+    Attributes:
+        pooling: last: the last token's hidden state after the final norm; mean: the mean of all tokens'.
+        normalize: scale the vector to length 1.
+    """
+
+    pooling: Literal["last", "mean"] = "last"
+    normalize: bool = True
 
 
 class ResumedChild(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,7 +81,8 @@ class AddRequest(Message, frozen=True, kw_only=True):
         request_id: made by the client library, unique in its connection; requests are keyed by (client, request_id).
         label: the id that a user chose, for logs alone.
         inputs: the prompt; a union with room for embeddings.
-        task: what to do with it; a union with room for embed and score.
+        task: what to do with it.
+        adapter: name of the LoRA adapter that is added to the model's weights; empty: none.
         priority: lower runs first under the priority policy.
         cache_salt: requests of different salts never share cached blocks.
         timeout_s: seconds from the core's receipt after which it fails with `DeadlineExceeded`; None for no limit.
@@ -79,6 +95,7 @@ class AddRequest(Message, frozen=True, kw_only=True):
     label: str = ""
     inputs: TokenInputs
     task: GenerateTask
+    adapter: str = ""
     priority: int = 0
     cache_salt: str = ""
     timeout_s: float | None = None

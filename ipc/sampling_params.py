@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from .errors import InvalidRequest
+from .structured_outputs import StructuredOutputs
 from .unknown_fields import NamesUnknownFields
 
 MAX_N = 128  # children of one request; each holds a batch row
@@ -53,6 +54,7 @@ class SamplingParams(
         include_stop_str_in_output, skip_special_tokens, spaces_between_special_tokens: text options.
         logprobs, prompt_logprobs: how many alternatives to report per token, -1 for all; None for none.
         detokenize: False gives token ids only; stop strings then are refused.
+        structured_outputs: what the answer must look like; None: anything.
     """
 
     n: int = 1
@@ -78,6 +80,7 @@ class SamplingParams(
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def stop_strings(self) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from .config import EngineConfig
@@ -55,6 +57,8 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
         num_computed_tokens: KV of these is in the block table already.
         block_table: its block ids, in order.
         salt: of the request's prefix cache: what one row wrote may be guessed for others of the same salt alone.
+        adapter_id: load id of the LoRA adapter that its products add; 0: none.
+        pooling: the row draws nothing: its prompt's hidden states become one vector, see `EmbedTask`. Empty: it draws.
     """
 
     row_id: int
@@ -65,6 +69,8 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     block_table: list[int]
     sampling: Sampling
     salt: str = ""
+    adapter_id: int = 0
+    pooling: Literal["", "last", "mean"] = ""
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -85,6 +91,7 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
             only the last of them draws. Its ranks have these tokens already.
         num_wanted_drafts: how many guesses of what follows its draw are of use, at most. For the guesses of a draft
             model, the row may write all slots of its block table from num_computed_tokens on.
+        is_masked: the row may draw only what the step's `SamplingMasks` allow, which follow this message.
     """
 
     row_id: int
@@ -96,6 +103,7 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     drawn_token_ids: list[int] = []
     draft_token_ids: list[int] = []
     num_wanted_drafts: int = 0
+    is_masked: bool = False
 
 
 class ExecuteStep(Message, frozen=True, kw_only=True):
@@ -120,6 +128,31 @@ class ExecuteStep(Message, frozen=True, kw_only=True):
     rows: list[ScheduledRow] = []
 
 
+class RowMasks(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which tokens a row may draw, by its grammar.
+
+    Attributes:
+        masks: of each position that the row draws behind, its last token and each of its drafts in order, one bit a
+            token id, of `ceil(vocab_size / 32)` little-endian words of 32 bits, the lowest first; 1: it may be drawn.
+            Where the row draws for several children, they share the one mask.
+    """
+
+    row_id: int
+    masks: bytes
+
+
+class SamplingMasks(Message, frozen=True, kw_only=True):
+    """What the masked rows of a step may draw. Every rank gets one for each step that has masked rows.
+
+    It is sent when the tokens before are known: the executor computes the step's forward meanwhile, and waits for it
+    before it draws.
+    """
+
+    executor_epoch: int
+    step_id: int
+    rows: list[RowMasks] = []
+
+
 class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
     """What a step gave one row. Rows without draws, prompt logprobs or errors are left out of a StepResult.
 
@@ -128,6 +161,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
         logprobs: one per token, or empty.
         next_draft_ids: guesses of what follows these tokens, for the row's next step.
         prompt_logprobs: for prompt positions prompt_logprobs_start, +1, ...: each the logprob of the token there.
+        pooled: [hidden_size] float32, little-endian, of a row with `pooling` whose prompt is complete; not normalized.
         error: this row failed in preparation or has no token left to draw; the other rows are not touched. The row is
             dead from then on: a step that was sent ahead may still name it, and it is removed with a later one.
     """
@@ -138,6 +172,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     prompt_logprobs: list[TokenLogprobs] = []
     prompt_logprobs_start: int = 0
     next_draft_ids: list[int] = []
+    pooled: bytes = b""
     error: ErrorInfo | None = None
 
 
@@ -206,5 +241,5 @@ class Shutdown(Message, frozen=True, kw_only=True):
     """End in order: finish nothing, free everything, exit 0."""
 
 
-ToExecutor = LoadModel | ExecuteStep | CallUtility | Shutdown
+ToExecutor = LoadModel | ExecuteStep | SamplingMasks | CallUtility | Shutdown
 FromExecutor = ExecutorReady | StepResult | UtilityResult | ExecutorBusy | ExecutorFailed

@@ -10,6 +10,7 @@ import msgspec
 from .errors import ContextTooLong, InvalidRequest
 from .requests import AddRequest, GenerateTask, ResumedChild
 from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_BIAS, MAX_N, MIN_TEMPERATURE, Sampling
+from .structured_outputs import check_grammar
 
 MAX_TOKEN_IDS = 4096  # entries of each id list besides the prompt; bounds what one request makes the core hold
 MAX_PROMPT_LOGPROBS = 2**20  # entries over the whole prompt, about 14 bytes each on the wire
@@ -106,6 +107,8 @@ def _check_task(task: GenerateTask, limits: RequestLimits) -> None:
     _require(most_tokens is None or 1 <= most_tokens <= INT64_MAX, "max_tokens", most_tokens, "at least 1, or null")
     for name, ids in (("eos_token_ids", task.eos_token_ids), ("stop_token_ids", task.stop_token_ids)):
         _check_id_list(name, ids, limits)
+    if task.grammar is not None:
+        check_grammar(task.grammar)
     _check_sampling(task.sampling, limits)
 
 

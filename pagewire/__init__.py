@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         StartError,
     )
     from pagewire.ipc.sampling_params import SamplingParams
+    from pagewire.ipc.structured_outputs import StructuredOutputs
 
 __all__ = [
     "LLM",
@@ -66,6 +67,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StartError",
+    "StructuredOutputs",
     "__version__",
     "read_client_keys",
 ]
@@ -83,6 +85,7 @@ _MODULES = {
         "ProtocolError", "RankLost", "RequestError", "StartError",
     ),
     "pagewire.ipc.sampling_params": ("SamplingParams",),
+    "pagewire.ipc.structured_outputs": ("StructuredOutputs",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -11,6 +11,7 @@ from pagewire.ipc.errors import InvalidRequest, ProtocolError
 from pagewire.ipc.outputs import EngineInfo
 from pagewire.ipc.requests import AddRequest, CallUtility, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, SamplingParams, resolve_sampling
+from pagewire.ipc.structured_outputs import to_grammar
 from pagewire.ipc.validation import RequestLimits, validate_request
 
 
@@ -48,6 +49,7 @@ class RequestBuilder:
             max_tokens=params.max_tokens,
             eos_token_ids=[] if params.ignore_eos else list(self.info.eos_token_ids),
             stop_token_ids=list(dict.fromkeys(params.stop_token_ids)),
+            grammar=None if params.structured_outputs is None else to_grammar(params.structured_outputs),
         )
 
     def build(

@@ -69,7 +69,9 @@ from pagewire.ipc.steps import (
     ExecutorReady,
     LoadModel,
     NewRow,
+    RowMasks,
     RowResult,
+    SamplingMasks,
     ScheduledRow,
     Shutdown,
     StepResult,
@@ -117,6 +119,7 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
                          block_table=[4], sampling=SAMPLING)],
         rows=[ScheduledRow(3, 0, 2, 1, [5], (0, 4))],
     )),
+    (to_executor, SamplingMasks(executor_epoch=1, step_id=2, rows=[RowMasks(3, bytes([1, 0, 255, 0]))])),
     (to_executor, CallUtility(call_id=1, method="m")),
     (to_executor, Shutdown()),
     (from_executor, ExecutorReady(executor_epoch=1, num_blocks=5, device="cpu", dtype="f", kv_cache_dtype="f")),
@@ -154,7 +157,7 @@ def test_a_message_is_received_as_it_was_sent(codec: Codec[Any], message: Messag
 
 
 def test_every_message_of_each_direction_has_an_example():
-    tags = {cls.__name__ for cls in Message.__subclasses__()} - {"TokenInputs", "GenerateTask"}
+    tags = {cls.__name__ for cls in Message.__subclasses__()} - {"TokenInputs", "GenerateTask", "EmbedTask"}
     assert {type(message).__name__ for _, message in EXAMPLES} >= tags
 
 
