@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from .adapters import Adapter
 from .errors import ErrorInfo
 from .requests import Message, Ping
 
@@ -159,6 +160,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         data_parallel_rank: which of them this is.
         speculative_method: who guesses tokens ahead; empty: nobody.
         num_speculative_tokens: most guesses for a row of a step.
+        has_adapters: whether LoRA adapters are served, those too that are loaded later.
+        adapters: those that can be asked for now; what changes is told with `StepOutputs`.
     """
 
     model: str
@@ -188,6 +191,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data_parallel_rank: int = 0
     speculative_method: str = ""
     num_speculative_tokens: int = 0
+    has_adapters: bool = False
+    adapters: tuple[Adapter, ...] = ()
 
 
 class Ready(Message, frozen=True, kw_only=True):
@@ -216,6 +221,7 @@ class StepOutputs(Message, frozen=True, kw_only=True):
         accepted: requests taken since the last message; HTTP headers may go out now.
         starts, deltas, embeddings, ends: see their types; apply them in this order.
         scheduled: requests that are in a step of this core for the first time. When it ends, one of them may be why.
+        adapters: all adapters that can be asked for, where these have changed; else None.
     """
 
     accepted: list[int] = []
@@ -225,6 +231,7 @@ class StepOutputs(Message, frozen=True, kw_only=True):
     stats: StepStats | None = None
     scheduled: list[int] = []
     embeddings: list[Embedding] = []
+    adapters: list[Adapter] | None = None
 
 
 class UtilityResult(Message, frozen=True, kw_only=True):

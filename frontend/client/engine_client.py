@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.curve import ClientKeys
 from pagewire.ipc.errors import EngineDead, PagewireError
 from pagewire.ipc.outputs import CoreKey, EngineInfo, StepStats
@@ -89,6 +90,11 @@ class AsyncEngineClient:
         return self._fleet.info
 
     @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The LoRA adapters that requests may name now; of several cores, those of the first."""
+        return self._fleet.sessions[0].adapters
+
+    @property
     def core_epoch(self) -> int:
         """Which life of the core this is, or was last; of several, of the first."""
         return self.core[1]
@@ -129,12 +135,13 @@ class AsyncEngineClient:
     def make_request(
         self,
         prompt_token_ids: Sequence[int],
-        params: SamplingParams | GenerateTask,
+        params: SamplingParams | Task,
         *,
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> AddRequest:
         """Build a request that the engine will take, without sending it; see `RequestBuilder.build`."""
         return self._builder.build(
@@ -145,6 +152,7 @@ class AsyncEngineClient:
             priority=priority,
             cache_salt=cache_salt,
             timeout_s=timeout_s,
+            adapter=adapter,
         )
 
     def submit(self, request: AddRequest) -> TokenStream:
@@ -165,13 +173,48 @@ class AsyncEngineClient:
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> TokenStream:
         """Ask for tokens: `make_request` and `submit` in one."""
         return self.submit(
             self.make_request(
-                prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+                prompt_token_ids,
+                params,
+                label=label,
+                priority=priority,
+                cache_salt=cache_salt,
+                timeout_s=timeout_s,
+                adapter=adapter,
             )
         )
+
+    async def embed(
+        self,
+        prompt_token_ids: Sequence[int],
+        task: EmbedTask | None = None,
+        *,
+        label: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+    ) -> PromptEmbedding:
+        """Return the vector of a prompt; one that is cancelled is aborted.
+
+        Args:
+            prompt_token_ids: up to the model's whole context.
+            task: how its tokens' hidden states become one vector; by default the last one's, of length 1.
+            label, priority, cache_salt, timeout_s: as of `generate`.
+
+        Raises:
+            RequestError: the prompt can't be served, or was aborted.
+            EngineError: the engine failed.
+        """
+        request = self.make_request(
+            prompt_token_ids,
+            EmbedTask() if task is None else task,
+            label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s,
+        )  # fmt: skip
+        return await receive_embedding(self.submit(request))
 
     def abort(self, request_ids: Sequence[int]) -> None:
         """End requests. Their streams finish with reason abort; ids that are not live are passed over."""

@@ -17,7 +17,7 @@ import msgspec
 from pagewire.ipc.block_hash import BlockDigest, block_key, cache_extras, extend_digests
 from pagewire.ipc.errors import PagewireError
 from pagewire.ipc.outputs import CoreKey, PrefixCacheChanges, StepStats
-from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.requests import AddRequest, EmbedTask, Task
 
 from .combining import combine_answers, combine_infos, sum_stats
 from .router import PrefixRouter, Router
@@ -221,20 +221,32 @@ class Fleet:
 
     def _keys(self, request: AddRequest) -> list[int]:
         """Return the keys of the blocks that a cache may have for a request."""
-        if not self._needs_keys or request.task.sampling.num_prompt_logprobs is not None:
+        if not self._needs_keys or _computes_all(request.task):
             return []
         token_ids = request.inputs.prompt_token_ids
         block_size = self.info.block_size
         digests: list[BlockDigest] = []
         # The last token is always computed.
         num_blocks = min((len(token_ids) - 1) // block_size, MAX_KEYS)
-        extend_digests(digests, token_ids, block_size, cache_extras(salt=request.cache_salt), num_blocks)
+        extras = cache_extras(salt=request.cache_salt, adapter=self._load_id(request.adapter))
+        extend_digests(digests, token_ids, block_size, extras, num_blocks)
         return [block_key(digest) for digest in digests]
+
+    def _load_id(self, adapter: str) -> str:
+        """Return what keeps an adapter's blocks apart: cores that were told the same number their loads alike."""
+        loaded = {each.name: str(each.load_id) for each in self.sessions[0].adapters} if adapter else {}
+        return loaded.get(adapter, "")
 
     def _fit(self, request: AddRequest) -> AddRequest:
         """Have an answer end where the smallest context does, whichever core it comes from."""
-        room = self.info.max_model_len - len(request.inputs.prompt_token_ids)
-        max_tokens = request.task.max_tokens
-        if max_tokens is not None and max_tokens <= room:
+        room, task = self.info.max_model_len - len(request.inputs.prompt_token_ids), request.task
+        if isinstance(task, EmbedTask) or (task.max_tokens is not None and task.max_tokens <= room):
             return request
-        return msgspec.structs.replace(request, task=msgspec.structs.replace(request.task, max_tokens=room))
+        return msgspec.structs.replace(request, task=msgspec.structs.replace(task, max_tokens=room))
+
+
+def _computes_all(task: Task) -> bool:
+    """Say whether a prompt is computed whole, whatever the cache has of it."""
+    if isinstance(task, EmbedTask):
+        return task.pooling == "mean"
+    return task.sampling.num_prompt_logprobs is not None

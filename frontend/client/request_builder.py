@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pagewire.ipc.codec import client_messages, encode
 from pagewire.ipc.errors import InvalidRequest, ProtocolError
 from pagewire.ipc.outputs import EngineInfo
-from pagewire.ipc.requests import AddRequest, CallUtility, GenerateTask, TokenInputs
+from pagewire.ipc.requests import AddRequest, CallUtility, GenerateTask, Task, TokenInputs
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, SamplingParams, resolve_sampling
 from pagewire.ipc.structured_outputs import to_grammar
 from pagewire.ipc.validation import RequestLimits, validate_request
@@ -56,23 +56,25 @@ class RequestBuilder:
         self,
         request_id: int,
         prompt_token_ids: Sequence[int],
-        params: SamplingParams | GenerateTask,
+        params: SamplingParams | Task,
         *,
         label: str = "",
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> AddRequest:
         """Build a request that the engine will take.
 
         Args:
             request_id: unique in the connection.
             prompt_token_ids: the prompt.
-            params: how to draw; a `GenerateTask` goes as it is.
+            params: how to draw; a task goes as it is.
             label: the user's own id for the request, for logs alone.
             priority: lower runs first, under the priority policy.
             cache_salt: requests of different salts share no cached blocks.
             timeout_s: seconds after which it fails with `DeadlineExceeded`; None for no limit.
+            adapter: name of the LoRA adapter that changes the weights; empty: none.
 
         Raises:
             InvalidRequest: a value is malformed, out of range, or a text option.
@@ -89,6 +91,7 @@ class RequestBuilder:
             label=label,
             inputs=TokenInputs(prompt_token_ids=token_ids),
             task=params,
+            adapter=adapter,
             priority=priority,
             cache_salt=cache_salt,
             timeout_s=timeout_s,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.core_connection import CoreConnection
 from pagewire.ipc.errors import ClientGivenUp, EngineDead, ErrorInfo, PagewireError
 from pagewire.ipc.outputs import (
@@ -32,8 +33,9 @@ from .utility_calls import UtilityCalls
 
 logger = logging.getLogger(__name__)
 
-# What a new core may find otherwise than the last: how long its start took, and how much memory was free.
-_MAY_DIFFER = {"startup": (), "memory": ""}
+# What a new core may find otherwise than the last: how long its start took, how much memory was free, and which
+# adapters can be asked for.
+_MAY_DIFFER = {"startup": (), "memory": "", "adapters": ()}
 
 
 class SessionOwner(Protocol):
@@ -67,6 +69,7 @@ class Session:
         address: where they listen.
         info: what the engine serves and its limits.
         core: which core this is, or was last.
+        adapters: LoRA adapters that requests may name now.
         num_core_restarts: how often there was another one.
         stats: the core's state at the last step that concerned this client; None before the first.
         live: requests whose end is still to come.
@@ -80,6 +83,7 @@ class Session:
     ) -> None:
         self.info: EngineInfo = ready.info
         self.core = ready.core
+        self.adapters: tuple[Adapter, ...] = ready.info.adapters
         self.num_core_restarts = ready.core_epoch - 1
         self.stats: StepStats | None = None
         self.is_dead = asyncio.Event()
@@ -196,7 +200,7 @@ class Session:
         if is_another:  # the cores of an engine that has taken the last one's place count as well
             engine_id, epoch = self.core
             self.num_core_restarts += ready.core_epoch - (epoch if ready.engine_id == engine_id else 0)
-        self.info, self.core = ready.info, ready.core
+        self.info, self.core, self.adapters = ready.info, ready.core, ready.info.adapters
         if len(self.live):
             logger.info("%d requests go on in core epoch %d", len(self.live), ready.core_epoch)
         if is_another:  # its figures are known: those of the last one would be shown until its first step
@@ -240,6 +244,8 @@ class Session:
                 pass
 
     def _take_outputs(self, outputs: StepOutputs) -> None:
+        if outputs.adapters is not None:
+            self.adapters = tuple(outputs.adapters)
         self.live.take(outputs)
         if outputs.stats is not None:
             self._take_stats(outputs.stats)

@@ -238,6 +238,7 @@ async def _prepare(
                 priority=request.priority or 0,
                 cache_salt=request.cache_salt or "",
                 timeout_s=deadline.left_s(),
+                adapter=serving.adapter_of(request.model),
             )
         )
         if len(prompts) > 1:

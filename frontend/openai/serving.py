@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from pagewire.checkpoint.generation_config import GenerationDefaults
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.errors import ContextTooLong, InvalidRequest
 from pagewire.ipc.outputs import EngineInfo
 
@@ -61,16 +62,27 @@ class Serving:
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The LoRA adapters that requests may name as their model now."""
+        return self.generator.client.adapters
+
     def check_model(self, model: str | None) -> str:
-        """Return the name to report for a request's `model`; none given is fine, there is only one.
+        """Return the name to report for a request's `model`: the served one's, if none is given, or an adapter's.
 
         Raises:
             ModelNotFound: another model is asked for.
         """
         names = self.info.served_model_names
-        if model and model not in names:
+        if model and model not in names and not self.adapter_of(model):
             raise ModelNotFound(model)
         return model or names[0]
+
+    def adapter_of(self, model: str | None) -> str:
+        """Return the LoRA adapter that a request's `model` names; empty: it names the served model, or nothing."""
+        if not model or model in self.info.served_model_names:
+            return ""
+        return model if any(adapter.name == model for adapter in self.adapters) else ""
 
     def deadline_of(self, request: web.Request, body: GenerationRequest) -> Deadline:
         """Return when a request's time is over.

@@ -61,6 +61,7 @@ class TextGenerator:
         cache_salt: str = "",
         timeout_s: float | None = None,
         add_special_tokens: bool = True,
+        adapter: str = "",
     ) -> Generation:
         """Start a request; the answer comes by iterating over what is returned.
 
@@ -74,6 +75,7 @@ class TextGenerator:
                 None for no limit.
             add_special_tokens: put the begin-of-text token in front of a text, if the model wants one. False for what
                 a chat template rendered.
+            adapter: name of the LoRA adapter that changes the weights; empty: none.
 
         Raises:
             InvalidRequest: a value is out of range, or the prompt does not fit. Nothing was sent.
@@ -93,6 +95,7 @@ class TextGenerator:
             priority=priority,
             cache_salt=cache_salt,
             timeout_s=timeout_s,
+            adapter=adapter,
         )
         return self.submit(request, arrival)
 
@@ -107,6 +110,7 @@ class TextGenerator:
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> TextRequest:
         """Check a request and turn it into the engine's terms, without sending it; errors as `generate`.
 
@@ -117,7 +121,13 @@ class TextGenerator:
             prompt=prompt_text,
             params=params,
             add_request=self.client.make_request(
-                prompt_token_ids, task, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+                prompt_token_ids,
+                task,
+                label=label,
+                priority=priority,
+                cache_salt=cache_salt,
+                timeout_s=timeout_s,
+                adapter=adapter,
             ),
         )
 
