@@ -6,18 +6,19 @@ from collections.abc import Iterable
 
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.errors import ErrorInfo
-from pagewire.ipc.outputs import RequestEnd, RequestStart, StepOutputs, StepStats, TokenDelta
+from pagewire.ipc.outputs import Embedding, RequestEnd, RequestStart, StepOutputs, StepStats, TokenDelta
 
 from .request import Request
 
 
 class _ClientNews:
-    __slots__ = ("accepted", "deltas", "ends", "scheduled", "starts")
+    __slots__ = ("accepted", "deltas", "embeddings", "ends", "scheduled", "starts")
 
     def __init__(self) -> None:
         self.accepted: list[int] = []
         self.starts: list[RequestStart] = []
         self.deltas: list[TokenDelta] = []
+        self.embeddings: list[Embedding] = []
         self.ends: list[RequestEnd] = []
         self.scheduled: list[int] = []
 
@@ -62,6 +63,10 @@ class Outbox:
         news = self._news.get(client)  # as _of does, for every token of a step
         (self._of(client) if news is None else news).deltas.append(delta)
 
+    def embedding(self, request: Request, vector: bytes) -> None:
+        """Tell what a prompt was embedded as."""
+        self._of(request.client).embeddings.append(Embedding(request.request_id, vector, request.num_cached_tokens))
+
     def end(self, request: Request, error: ErrorInfo | None) -> None:
         """Tell that nothing more comes; the caller makes sure that this happens once."""
         self._of(request.client).ends.append(
@@ -94,6 +99,7 @@ class Outbox:
                 ends=of.ends,
                 stats=stats,
                 scheduled=of.scheduled,
+                embeddings=of.embeddings,
             )
             for client, of in news.items()
         }

@@ -11,6 +11,7 @@ from pagewire.ipc.steps import RowResult
 from .deadlines import Deadlines
 from .kv.cache_manager import CacheManager
 from .outbox import Outbox
+from .pooled import scale_to_one
 from .request import Child, ChildStatus, Request, RequestKey
 from .scheduled import ScheduledChild
 from .scheduler import Scheduler
@@ -65,10 +66,12 @@ class OutputProcessor:
                 continue
             result = by_row.get(item.row_id)
             if result is None:
-                if item.num_draws:
+                if item.num_draws or item.pools:
                     raise _wrong_number(item, 0)
             elif result.error is not None:
                 self.end_early(child.request, FinishReason.ERROR, result.error)
+            elif item.pools:
+                self._apply_pooled(item, result)
             elif item.draft_token_ids:
                 self._apply_drafts(item, result)
                 self._apply_row(child, result, now)
@@ -97,6 +100,19 @@ class OutputProcessor:
         if child is not None and child.status is not ChildStatus.FINISHED:
             self._report_end(child, FinishReason.STOP)
             self._finish(child)
+
+    def _apply_pooled(self, item: ScheduledChild, result: RowResult) -> None:
+        """Tell the prompt's vector, and end its request.
+
+        Raises:
+            ProtocolError: the executor sent none.
+        """
+        request = item.child.request
+        if not result.pooled:
+            raise ProtocolError(f"row {item.row_id} was to be pooled, the executor sent no vector")
+        self.num_prompt_tokens += request.num_prompt_tokens
+        self._outbox.embedding(request, scale_to_one(result.pooled) if request.normalizes else result.pooled)
+        self._finish(item.child)
 
     def _apply_drafts(self, item: ScheduledChild, result: RowResult) -> None:
         """Count the accepted drafts' keys and values as computed.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 import msgspec
 
 from pagewire.ipc.block_hash import BlockDigest, Extras, cache_extras
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import TokenLogprobs
-from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask
+from pagewire.ipc.sampling_params import Sampling
 
 from .acceptance import Acceptance
 
@@ -21,6 +23,10 @@ OrderKey = tuple[int, int, int]
 
 NO_ROW = 0
 """The row_id of a child that the executor does not hold."""
+
+
+_NO_TOKENS = GenerateTask(sampling=Sampling(), max_tokens=0)
+"""What a request that is embedded asks for in the way of tokens."""
 
 
 class ChildStatus(enum.Enum):
@@ -51,6 +57,8 @@ class Request:
         arrival: the core's running number of the request; first come, first served goes by it.
         arrival_s, deadline_s: when it came, and when its time is over (None: never), on the loop's monotonic clock.
         sampling: what rows draw with; without prompt logprobs once those were told.
+        pooling: how the prompt becomes one vector; empty: tokens are drawn.
+        normalizes: whether that vector is scaled to length 1.
         is_started: whether the prefill is complete and was told, by this core or by one before it.
         children: by index, the finished ones too. Child 0 alone until the prefill's draws are committed, then all n; of
             a request that is resumed, those that an earlier core left unfinished.
@@ -81,12 +89,14 @@ class Request:
         "is_started",
         "max_num_tokens",
         "n",
+        "normalizes",
         "num_accepted_tokens",
         "num_cached_tokens",
         "num_draft_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_unfinished",
+        "pooling",
         "prompt_logprobs",
         "request_id",
         "sampling",
@@ -97,7 +107,10 @@ class Request:
     def __init__(
         self, client: ClientId, message: AddRequest, *, arrival: int, now: float, max_model_len: int, has_priority: bool
     ) -> None:
-        task = message.task
+        task = message.task if isinstance(message.task, GenerateTask) else _NO_TOKENS
+        embed = message.task if isinstance(message.task, EmbedTask) else None
+        self.pooling: Literal["", "last", "mean"] = "" if embed is None else embed.pooling
+        self.normalizes = embed is not None and embed.normalize
         self.client = client
         self.request_id = message.request_id
         self.sampling = task.sampling
@@ -140,6 +153,11 @@ class Request:
     def key(self) -> RequestKey:
         """What the request is found by."""
         return (self.client, self.request_id)
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether every prompt token has to be computed, whatever the prefix cache has."""
+        return self.pooling == "mean" or self.needs_prompt_logprobs
 
     @property
     def needs_prompt_logprobs(self) -> bool:

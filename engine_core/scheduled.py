@@ -35,6 +35,13 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
     row_id: int = NO_ROW
     is_void: bool = False
 
+    @property
+    def pools(self) -> bool:
+        """Whether the step ends a prompt that becomes a vector."""
+        return bool(self.child.request.pooling) and (
+            self.num_computed_tokens + self.num_scheduled_tokens == len(self.child.token_ids)
+        )
+
 
 @dataclass(slots=True)
 class SchedulerOutput:
@@ -84,7 +91,7 @@ def share(
         drafts: that it computes behind them.
         num_wanted: guesses that are asked for.
     """
-    num_draws = child.num_seqs if reaches_last(child, num_tokens) else 0
+    num_draws = child.num_seqs if reaches_last(child, num_tokens) and not child.request.pooling else 0
     num_scheduled = num_tokens + len(drafts)
     return ScheduledChild(
         child, child.num_computed_tokens, num_scheduled, num_draws, extension, list(drafts), num_wanted

@@ -211,7 +211,8 @@ class Scheduler:
 
     def _num_wanted(self, child: Child, num_tokens: int, num_drafts: int, costs: StepCosts) -> int:
         """Return how many guesses a child's share of the step asks for."""
-        if not self._drafts.is_on or not child.request.is_forked or not reaches_last(child, num_tokens):
+        request = child.request
+        if not self._drafts.is_on or request.pooling or not request.is_forked or not reaches_last(child, num_tokens):
             return 0
         num_running = len(self.running)
         # As many as the next step has room for beside its decodes.

@@ -70,6 +70,7 @@ class StepBuilder:
             block_table=list(child.block_ids),
             sampling=child.request.sampling,
             salt=child.request.cache_salt,
+            pooling=child.request.pooling,
         )
 
     def _take_draws(self, child: Child) -> list[int]:

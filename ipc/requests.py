@@ -62,6 +62,9 @@ class EmbedTask(Message, frozen=True, kw_only=True):
     normalize: bool = True
 
 
+Task = GenerateTask | EmbedTask
+
+
 class ResumedChild(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A living child of a request that is added again: the output tokens that its client has.
 
@@ -94,7 +97,7 @@ class AddRequest(Message, frozen=True, kw_only=True):
     request_id: int
     label: str = ""
     inputs: TokenInputs
-    task: GenerateTask
+    task: Task
     adapter: str = ""
     priority: int = 0
     cache_salt: str = ""
@@ -102,6 +105,11 @@ class AddRequest(Message, frozen=True, kw_only=True):
     is_readded: bool = False
     resumed_children: list[ResumedChild] = []
     num_deaths: int = 0
+
+    @property
+    def n(self) -> int:
+        """How many children answer it; what is embedded has one, which draws nothing."""
+        return self.task.n if isinstance(self.task, GenerateTask) else 1
 
 
 class AbortRequests(Message, frozen=True, kw_only=True):

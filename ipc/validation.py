@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from .errors import ContextTooLong, InvalidRequest
-from .requests import AddRequest, GenerateTask, ResumedChild
+from .requests import AddRequest, EmbedTask, GenerateTask, ResumedChild
 from .sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_BIAS, MAX_N, MIN_TEMPERATURE, Sampling
 from .structured_outputs import check_grammar
 
@@ -35,7 +35,8 @@ def validate_request(request: AddRequest, limits: RequestLimits) -> None:
         ContextTooLong: the prompt leaves no room for an output token.
         InvalidRequest: any other value is out of its range.
     """
-    _check_prompt(request.inputs.prompt_token_ids, limits)
+    needs_room = isinstance(request.task, GenerateTask)
+    _check_prompt(request.inputs.prompt_token_ids, limits, needs_room=needs_room)
     _require(len(request.label) <= MAX_LABEL_CHARS, "request_id", "its text", f"at most {MAX_LABEL_CHARS} characters")
     salt = request.cache_salt
     _require(len(salt) <= MAX_SALT_CHARS, "cache_salt", f"{len(salt)} characters", f"at most {MAX_SALT_CHARS} long")
@@ -48,26 +49,35 @@ def validate_request(request: AddRequest, limits: RequestLimits) -> None:
     _check_int64("priority", [request.priority])
     timeout_s = request.timeout_s
     _require(timeout_s is None or 0 <= timeout_s < math.inf, "timeout", timeout_s, "a number of seconds, at least 0")
-    _check_task(request.task, limits)
-    _check_prompt_logprobs(len(request.inputs.prompt_token_ids), request.task.sampling, limits)
-    _check_readded(request, limits)
+    match request.task:
+        case GenerateTask() as task:
+            _check_task(task, limits)
+            _check_prompt_logprobs(len(request.inputs.prompt_token_ids), task.sampling, limits)
+            _check_readded(request, task, limits)
+        case EmbedTask():
+            num_resumed = len(request.resumed_children)
+            _require(not num_resumed, "resumed_children", num_resumed, "empty for an EmbedTask, which draws nothing")
+            _check_num_deaths(request)
 
 
-def _check_readded(request: AddRequest, limits: RequestLimits) -> None:
+def _check_num_deaths(request: AddRequest) -> None:
     _require(0 <= request.num_deaths <= INT64_MAX, "num_deaths", request.num_deaths, "at least 0")
+
+
+def _check_readded(request: AddRequest, task: GenerateTask, limits: RequestLimits) -> None:
+    _check_num_deaths(request)
     resumed = request.resumed_children
     _require(request.is_readded or not resumed, "resumed_children", len(resumed), "empty unless is_readded is set")
     last = -1
     for item in resumed:
-        rule = f"ascending, each from 0 to {request.task.n - 1}"
-        _require(last < item.child < request.task.n, "resumed_children", f"child {item.child} after {last}", rule)
+        rule = f"ascending, each from 0 to {task.n - 1}"
+        _require(last < item.child < task.n, "resumed_children", f"child {item.child} after {last}", rule)
         last = item.child
-        _check_resumed(item, request, limits)
+        _check_resumed(item, len(request.inputs.prompt_token_ids), task.max_tokens, limits)
 
 
-def _check_resumed(item: ResumedChild, request: AddRequest, limits: RequestLimits) -> None:
-    room = limits.max_model_len - len(request.inputs.prompt_token_ids)
-    most_tokens = request.task.max_tokens
+def _check_resumed(item: ResumedChild, num_prompt_tokens: int, most_tokens: int | None, limits: RequestLimits) -> None:
+    room = limits.max_model_len - num_prompt_tokens
     most = room if most_tokens is None else min(most_tokens, room)
     num_tokens = len(item.output_token_ids)
     what = f"{num_tokens} output tokens of child {item.child}"
@@ -88,13 +98,14 @@ def _check_prompt_logprobs(num_prompt_tokens: int, sampling: Sampling, limits: R
     )
 
 
-def _check_prompt(prompt: list[int], limits: RequestLimits) -> None:
+def _check_prompt(prompt: list[int], limits: RequestLimits, *, needs_room: bool) -> None:
     if not prompt:
         raise InvalidRequest("The prompt is empty; send at least one token.", param="prompt")
-    if len(prompt) >= limits.max_model_len:
+    if len(prompt) + needs_room > limits.max_model_len:
+        room = ", which leaves no room for output" if needs_room else ""
         raise ContextTooLong(
             f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains "
-            f"{len(prompt)} input tokens, which leaves no room for output. Please shorten the prompt.",
+            f"{len(prompt)} input tokens{room}. Please shorten the prompt.",
             param="prompt",
         )
     _check_ids("prompt", prompt, limits)

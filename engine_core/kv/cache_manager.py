@@ -136,7 +136,7 @@ class CacheManager:
 
     def prepare(self, request: Request) -> None:
         """Hash a new request's tokens, while the executors compute and not when it is admitted."""
-        if self._caches_prefixes and not request.needs_prompt_logprobs:
+        if self._caches_prefixes and not request.needs_whole_prompt:
             for child in request.children.values():
                 self._extend_digests(child, len(child.token_ids) // self.block_size)
 
@@ -163,7 +163,7 @@ class CacheManager:
         self.pool.check_invariants(child.block_ids for child in children)
 
     def _find_hits(self, child: Child) -> list[Block]:
-        if not self._caches_prefixes or child.request.needs_prompt_logprobs:
+        if not self._caches_prefixes or child.request.needs_whole_prompt:
             return []
         # The last token is always computed, for its logits: a hit covers at most num_tokens - 1 tokens.
         num_blocks = (len(child.token_ids) - 1) // self.block_size

@@ -19,11 +19,12 @@ from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.curve import ClientKeys
 from pagewire.ipc.errors import EngineDead, PagewireError
 from pagewire.ipc.outputs import CoreKey, EngineInfo, StepStats
-from pagewire.ipc.requests import AddRequest, GenerateTask
+from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask, Task
 from pagewire.ipc.sampling_params import SamplingParams
 
 from .attach import attach_to_all
 from .core_link import LinkOptions
+from .embedding import PromptEmbedding, receive_embedding
 from .fleet import CoreListener, Fleet, MakeRouter
 from .request_builder import RequestBuilder
 from .router import PrefixRouter
@@ -203,7 +204,10 @@ class AsyncEngineClient:
         Args:
             prompt_token_ids: up to the model's whole context.
             task: how its tokens' hidden states become one vector; by default the last one's, of length 1.
-            label, priority, cache_salt, timeout_s: as of `generate`.
+            label: the user's own id for the request, for logs alone.
+            priority: lower runs first, under the priority policy.
+            cache_salt: requests of different salts share no cached blocks.
+            timeout_s: seconds after which it fails with `DeadlineExceeded`; None for no limit.
 
         Raises:
             RequestError: the prompt can't be served, or was aborted.

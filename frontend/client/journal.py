@@ -39,8 +39,8 @@ class JournalEntry:
 
     def __init__(self, request: AddRequest) -> None:
         self.request = request
-        self.output_token_ids: list[list[int]] = [[] for _ in range(request.task.n)]
-        self.living_children = set(range(request.task.n))
+        self.output_token_ids: list[list[int]] = [[] for _ in range(request.n)]
+        self.living_children = set(range(request.n))
         self.num_deaths = 0
         self.num_deaths_alone = 0
         self.is_sent = False

@@ -135,6 +135,9 @@ class LiveRequests:
         for delta in outputs.deltas:
             if delta.request_id in live:
                 live[delta.request_id].put_delta(delta)
+        for embedding in outputs.embeddings:
+            if embedding.request_id in live:
+                live[embedding.request_id].put_embedding(embedding)
         for end in outputs.ends:
             if end.request_id in live:
                 live[end.request_id].put_end(end)

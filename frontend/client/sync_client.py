@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from pagewire.ipc.curve import ClientKeys
 from pagewire.ipc.errors import EngineDead
 from pagewire.ipc.outputs import EngineInfo, RequestEnd, RequestStart, StepStats, TokenDelta
-from pagewire.ipc.requests import AddRequest, GenerateTask
+from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask
 from pagewire.ipc.sampling_params import SamplingParams
 
+from .embedding import PromptEmbedding
 from .engine_client import AsyncEngineClient
 from .loop_thread import LoopThread
 from .token_stream import TokenStream
@@ -76,6 +77,22 @@ class EngineClient:
             )
 
         return SyncTokenStream(_run(self._thread, submit()), self._thread)
+
+    def embed(
+        self,
+        prompt_token_ids: Sequence[int],
+        task: EmbedTask | None = None,
+        *,
+        label: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+    ) -> PromptEmbedding:
+        """Return the vector of a prompt; arguments and errors as `AsyncEngineClient.embed`."""
+        embedding = self._client.embed(
+            prompt_token_ids, task, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+        )
+        return _run(self._thread, embedding)
 
     def call_utility(
         self, method: str, *args: int | float | str | bool | None, timeout_s: float | None = 30.0

@@ -13,7 +13,7 @@ from types import TracebackType
 import msgspec
 
 from pagewire.ipc.errors import ErrorInfo, PagewireError, ProtocolError
-from pagewire.ipc.outputs import FinishReason, RequestEnd, RequestStart, TokenDelta
+from pagewire.ipc.outputs import Embedding, FinishReason, RequestEnd, RequestStart, TokenDelta
 from pagewire.ipc.requests import AbortRequests, AddRequest
 
 from .journal import JournalEntry
@@ -38,6 +38,7 @@ class Mailbox:
     ) -> None:
         self.entry = JournalEntry(request)
         self.start: RequestStart | None = None
+        self.embedding: Embedding | None = None
         self.end: RequestEnd | None = None
         self.is_accepted = False
         self._clock = asyncio.get_running_loop().time
@@ -96,6 +97,13 @@ class Mailbox:
             self.last_token_at = self._clock()
             if self.first_token_at is None:
                 self.first_token_at = self.last_token_at
+
+    def put_embedding(self, embedding: Embedding) -> None:
+        """What the prompt was embedded as; nothing but the end follows."""
+        self.is_accepted = True
+        self.embedding = embedding
+        self.entry.living_children.clear()
+        self._note_change()
 
     def put_end(self, end: RequestEnd) -> None:
         """The terminal message. Children that it leaves without a last delta were aborted."""
@@ -191,6 +199,11 @@ class TokenStream:
     def start(self) -> RequestStart | None:
         """Facts of the prefill (cached tokens, time in the queue, prompt logprobs); there from the first token on."""
         return self._mailbox.start
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """What an `EmbedTask` gave; there before the end."""
+        return self._mailbox.embedding
 
     @property
     def end(self) -> RequestEnd | None:
