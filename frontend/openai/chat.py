@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from pagewire.ipc.errors import InvalidRequest
-
+from ..answers.parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
 from ..http.sse import event
 from ..text.generation import TextChunk
 from .bodies.json_body import JsonBody, encode_json, json_response
 from .bodies.responses import (
+    AnswerFunction,
     AnswerMessage,
+    AnswerToolCall,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
     ChatResponse,
+    FunctionDelta,
+    ToolCallDelta,
     Usage,
 )
-from .bodies.schema import ChatRequest, refuse_unsupported
-from .call import Answer, Call, start_call
+from .bodies.schema import ChatRequest
+from .chat_call import ChatAnswer, ChatCall, start_chat
 from .event_template import EventTemplate
 from .logprobs import ChatLogprobsWriter, write_prompt_logprobs
-from .messages import render_messages
-from .params import check_stream_options, sampling_params
+from .params import check_stream_options
 from .serving import SERVING, Serving, request_id, request_label
 from .streaming import stream_answers
 
@@ -38,74 +41,56 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a chat, streamed or whole."""
     serving = request.app[SERVING]
     body = await _BODY.read(request)
-    refuse_unsupported(body)
-    model = serving.check_model(body.model)
-    deadline = serving.deadline_of(request, body)
     include_usage, continuous_usage = check_stream_options(body)
-    num_logprobs = _num_logprobs(body, serving)
-    params = sampling_params(
-        body,
-        serving.defaults,
-        max_tokens=_first(body.max_completion_tokens, body.max_tokens, serving.defaults.max_tokens),
-        logprobs=num_logprobs,
-        prompt_logprobs=body.prompt_logprobs,
-    )
-    async with deadline.bound():
-        prompt = await render_messages(serving.chats, body)
-    label = "chatcmpl-" + request_label(request, body)
-    async with start_call(
-        serving,
-        [prompt],
-        params,
-        request=body,
-        label=label,
-        add_special_tokens=bool(body.add_special_tokens),
-        deadline=deadline,
-    ) as call:
-        answer = _ChatAnswer(serving, body, call, label, model)
+    async with start_chat(serving, request, body, "chatcmpl-" + request_label(request, body)) as chat:
+        answer = _ChatAnswer(serving, chat)
         if body.stream:
             writer = _ChatChunkWriter(answer, include_usage=include_usage, continuous_usage=continuous_usage)
-            return await stream_answers(request, serving, call, writer, include_usage=include_usage)
-        [answers] = await call.collect()
-        return json_response(answer.whole(answers), request_id(request))
+            return await stream_answers(request, serving, chat.call, writer, include_usage=include_usage)
+        return json_response(answer.whole(await chat.collect()), request_id(request))
 
 
 class _ChatAnswer:
     """What all parts of one answer have in common."""
 
-    def __init__(self, serving: Serving, body: ChatRequest, call: Call, label: str, model: str) -> None:
-        self.body = body
-        self.call = call
-        self.label = label
-        self.model = model
-        self.created = int(serving.wall_clock())
+    def __init__(self, serving: Serving, chat: ChatCall) -> None:
+        self.chat = chat
+        self.body = chat.body
         self.tokenizer = serving.tokenizer
         self.logprobs: ChatLogprobsWriter | None = None
-        if body.logprobs:
+        if self.body.logprobs:
             self.logprobs = ChatLogprobsWriter(
-                serving.tokenizer, num_top=body.top_logprobs or 0, shows_special=body.skip_special_tokens is False
+                serving.tokenizer,
+                num_top=self.body.top_logprobs or 0,
+                shows_special=not chat.params.skip_special_tokens,
             )
 
-    def whole(self, answers: Sequence[Answer]) -> ChatResponse:
+    def whole(self, answers: Sequence[ChatAnswer]) -> ChatResponse:
         """Return the answer that is not streamed."""
-        prompt_token_ids = self.call.generations[0].prompt_token_ids
-        prompt_logprobs = self.call.generations[0].prompt_logprobs or []
+        generation = self.chat.call.generations[0]
         return ChatResponse(
-            id=self.label,
-            created=self.created,
-            model=self.model,
+            id=self.chat.label,
+            created=self.chat.created,
+            model=self.chat.model,
             choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
-            usage=self.call.usage(),
+            usage=self.chat.usage(),
             prompt_logprobs=UNSET
             if self.body.prompt_logprobs is None
-            else write_prompt_logprobs(self.tokenizer, prompt_token_ids, prompt_logprobs),
-            prompt_token_ids=prompt_token_ids if self.body.return_token_ids else UNSET,
+            else write_prompt_logprobs(self.tokenizer, generation.prompt_token_ids, generation.prompt_logprobs or []),
+            prompt_token_ids=generation.prompt_token_ids if self.body.return_token_ids else UNSET,
         )
 
-    def _choice(self, index: int, answer: Answer) -> ChatChoice:
+    def _choice(self, index: int, answer: ChatAnswer) -> ChatChoice:
+        calls = [
+            AnswerToolCall(id=call.id, function=AnswerFunction(name=call.name, arguments=call.arguments))
+            for call in answer.tool_calls
+        ]
+        reasoning = UNSET if answer.reasoning is None else answer.reasoning
         return ChatChoice(
             index=index,
-            message=AnswerMessage(content=answer.text),
+            message=AnswerMessage(
+                content=answer.text, reasoning=reasoning, reasoning_content=reasoning, tool_calls=calls or UNSET
+            ),
             logprobs=None if self.logprobs is None else self.logprobs.write(answer.logprobs),
             finish_reason=answer.finish_reason,
             stop_reason=answer.stop_reason,
@@ -126,44 +111,62 @@ class _ChatChunkWriter:
 
     def head(self, prompt_index: int) -> bytes:
         """See `ChunkWriter`."""
-        answer = self._answer
-        prompt_token_ids = answer.call.generations[prompt_index].prompt_token_ids if self._returns_ids else UNSET
+        call = self._answer.chat.call
+        prompt_token_ids = call.generations[prompt_index].prompt_token_ids if self._returns_ids else UNSET
         role = ChatDelta(role="assistant", content="")
         return b"".join(
-            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids) for index in range(answer.call.n)
+            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids) for index in range(call.n)
         )
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
         """See `ChunkWriter`."""
+        chat = self._answer.chat
+        parts = chat.read(chunk)
         if self._sends_text_alone and chunk.finish_reason is None:
-            return self._text_event(chunk.index, chunk.text) if chunk.text else b""
-        events = b""
+            return b"".join([self._part_event(chunk.index, part) for part in parts])
+        return self._annotated_events(chunk, parts) + self._finish_event(chunk)
+
+    def _annotated_events(self, chunk: TextChunk, parts: Sequence[AnswerPart]) -> bytes:
+        """Return the events of a chunk's parts; its logprobs and token ids go with the first of them."""
         logprobs: ChatLogprobs | None = None
         if self._answer.logprobs is not None and chunk.logprobs:
             logprobs = self._answer.logprobs.write(chunk.logprobs)
-        if chunk.text or logprobs is not None or (self._returns_ids and chunk.token_ids):
-            events = self._event(
-                ChatChunkChoice(
-                    index=chunk.index,
-                    delta=ChatDelta(content=chunk.text),
-                    logprobs=logprobs,
-                    token_ids=chunk.token_ids if self._returns_ids else UNSET,
-                )
-            )
-        if chunk.finish_reason is not None:
+        deltas = [write_part(part) for part in parts]
+        if not deltas and (logprobs is not None or (self._returns_ids and chunk.token_ids)):
+            deltas = [ChatDelta(content="")]
+        events = b""
+        for number, delta in enumerate(deltas):
+            is_first = number == 0
             events += self._event(
                 ChatChunkChoice(
                     index=chunk.index,
-                    delta=ChatDelta(),
-                    finish_reason=chunk.finish_reason,
-                    stop_reason=chunk.stop_reason,
+                    delta=delta,
+                    logprobs=logprobs if is_first else None,
+                    token_ids=(chunk.token_ids if is_first else []) if self._returns_ids else UNSET,
                 )
             )
         return events
 
+    def _finish_event(self, chunk: TextChunk) -> bytes:
+        if chunk.finish_reason is None:
+            return b""
+        return self._event(
+            ChatChunkChoice(
+                index=chunk.index,
+                delta=ChatDelta(),
+                finish_reason=self._answer.chat.finish_reason(chunk.index, chunk.finish_reason),
+                stop_reason=chunk.stop_reason,
+            )
+        )
+
     def usage(self, usage: Usage) -> bytes:
         """See `ChunkWriter`."""
         return self._write([], usage)
+
+    def _part_event(self, index: int, part: AnswerPart) -> bytes:
+        if isinstance(part, TextPart):
+            return self._text_event(index, part.text)
+        return self._event(ChatChunkChoice(index=index, delta=write_part(part)))
 
     def _text_event(self, index: int, text: str) -> bytes:
         template = self._templates.get(index)
@@ -175,7 +178,7 @@ class _ChatChunkWriter:
         return template.fill(text)
 
     def _event(self, choice: ChatChunkChoice, prompt_token_ids: list[int] | UnsetType = UNSET) -> bytes:
-        return self._write([choice], self._answer.call.usage() if self._continuous_usage else None, prompt_token_ids)
+        return self._write([choice], self._answer.chat.usage() if self._continuous_usage else None, prompt_token_ids)
 
     def _write(
         self,
@@ -183,11 +186,11 @@ class _ChatChunkWriter:
         usage: Usage | None,
         prompt_token_ids: list[int] | UnsetType = UNSET,
     ) -> bytes:
-        answer = self._answer
+        chat = self._answer.chat
         chunk = ChatChunk(
-            id=answer.label,
-            created=answer.created,
-            model=answer.model,
+            id=chat.label,
+            created=chat.created,
+            model=chat.model,
             choices=choices,
             usage=usage if self._include_usage else UNSET,
             prompt_token_ids=prompt_token_ids,
@@ -195,17 +198,26 @@ class _ChatChunkWriter:
         return event(encode_json(chunk))
 
 
-def _num_logprobs(body: ChatRequest, serving: Serving) -> int | None:
-    if body.top_logprobs is not None:
-        most = serving.info.vocab_size if serving.info.max_logprobs == -1 else serving.info.max_logprobs
-        if not -1 <= body.top_logprobs <= most:
-            raise InvalidRequest(
-                f"top_logprobs must be from 0 to {most}, or -1 for all; got {body.top_logprobs}.", param="top_logprobs"
+def write_part(part: AnswerPart) -> ChatDelta:
+    """Return a part of an answer as the stream's delta brings it."""
+    match part:
+        case TextPart():
+            return ChatDelta(content=part.text)
+        case ReasoningPart():
+            return ChatDelta(reasoning=part.text, reasoning_content=part.text)
+        case ToolCallPart():
+            is_first = part.id is not None
+            return ChatDelta(
+                tool_calls=[
+                    ToolCallDelta(
+                        index=part.index,
+                        id=UNSET if part.id is None else part.id,
+                        type="function" if is_first else UNSET,
+                        function=FunctionDelta(
+                            name=UNSET if part.name is None else part.name, arguments=part.arguments
+                        ),
+                    )
+                ]
             )
-        if body.top_logprobs and not body.logprobs:
-            raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
-    return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+        case _:
+            assert_never(part)

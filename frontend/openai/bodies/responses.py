@@ -90,12 +90,30 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]  # token id -> entry; nul
 # ---- chat
 
 
+class AnswerFunction(_Part, frozen=True, kw_only=True):
+    """The function that a call asks for; `arguments` is JSON, as far as the model kept to it."""
+
+    name: str
+    arguments: str
+
+
+class AnswerToolCall(_Part, frozen=True, kw_only=True):
+    """A call that the model asks the client to make."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: AnswerFunction
+
+
 class AnswerMessage(_Part, frozen=True, kw_only=True):
-    """The answer of a chat choice."""
+    """The answer of a chat choice. The reasoning is there by both names that clients read."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[AnswerToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(_Part, frozen=True, kw_only=True):
@@ -124,11 +142,30 @@ class ChatResponse(_Part, frozen=True, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
+class FunctionDelta(_Part, frozen=True, kw_only=True):
+    """What a chunk adds to a call: the name comes first and whole, the arguments piece by piece."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(_Part, frozen=True, kw_only=True):
+    """What a chunk adds to the call of this index; `id`, `type` and the name come once, with its first chunk."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class ChatDelta(_Part, frozen=True, kw_only=True):
     """What a chunk adds to the answer."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(_Part, frozen=True, kw_only=True):

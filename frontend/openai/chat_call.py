@@ -1,0 +1,225 @@
+"""One chat on its way through the engine, whichever dialect asked: from a valid body to the parts of its answers.
+
+The chat endpoint, the responses endpoint and the messages endpoint are writers of the same thing: they make a
+`ChatRequest`, enter `start_chat`, and write what `ChatCall.read` returns for each chunk, or what `ChatCall.collect`
+returns at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+from aiohttp import web
+
+from pagewire.ipc.errors import InvalidRequest
+from pagewire.ipc.outputs import TokenLogprobs
+from pagewire.ipc.sampling_params import SamplingParams
+
+from ..answers.parts import AnswerPart, ReasoningPart, TextPart
+from ..answers.reader import AnswerReader, TextReader
+from ..answers.tools import ToolUse
+from ..text.generation import TextChunk
+from .bodies.responses import Usage
+from .bodies.schema import ChatRequest, refuse_unsupported
+from .call import Answer, Call, start_call
+from .messages import render_messages
+from .params import check_stream_options, sampling_params
+from .serving import Serving
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A whole call of a tool: its arguments are JSON, as far as the model kept to it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice of an answer that is not streamed.
+
+    Attributes:
+        text: what is for the user; None where there are calls and no text.
+        reasoning: None if there is none, or it is not to be shown.
+    """
+
+    text: str | None
+    reasoning: str | None
+    tool_calls: list[ToolCall]
+    finish_reason: str
+    stop_reason: str | int | None
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs]
+
+
+class ChatCall:
+    """A chat that runs. Make it with `start_chat`.
+
+    Attributes:
+        call: its generation (one prompt, n children), its figures.
+        body: what was asked for.
+        params: how it is drawn.
+        label: the id of the answer.
+        model: the name to report.
+        created: Unix time of the answer.
+        tools: what the request says about tools.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        body: ChatRequest,
+        params: SamplingParams,
+        *,
+        label: str,
+        model: str,
+        created: int,
+        tools: ToolUse,
+        make_reader: Callable[[], AnswerReader],
+    ) -> None:
+        self.call = call
+        self.body = body
+        self.params = params
+        self.label = label
+        self.model = model
+        self.created = created
+        self.tools = tools
+        self._readers = [make_reader() for _ in range(params.n)]
+        self._has_calls = [False] * params.n
+
+    def read(self, chunk: TextChunk) -> list[AnswerPart]:
+        """Return the parts that a chunk decides; with a child's last chunk, all that was held back.
+
+        Every chunk has to be read, in order, once.
+        """
+        reader = self._readers[chunk.index]
+        parts = reader.push(chunk.text)
+        if chunk.finish_reason is not None:
+            parts += reader.finish()
+        if any(not isinstance(part, TextPart | ReasoningPart) for part in parts):
+            self._has_calls[chunk.index] = True
+        return parts
+
+    def finish_reason(self, index: int, reason: str) -> str:
+        """Return why a child's answer ended, once all its chunks are read.
+
+        `reason` is the engine's: stop, length or abort. An answer with calls that came to its own end says
+        "tool_calls"; one whose tool was named by the request says "stop", as OpenAI's service does.
+        """
+        if reason == "stop" and self._has_calls[index] and self.tools.mode != "named":
+            return "tool_calls"
+        return reason
+
+    def usage(self) -> Usage:
+        """Return what the chat cost so far."""
+        return self.call.usage()
+
+    async def collect(self) -> list[ChatAnswer]:
+        """Return the answers of all children, when all have ended.
+
+        Raises:
+            PagewireError: why the chat failed.
+        """
+        [answers] = await self.call.collect()
+        return [self._whole(index, answer) for index, answer in enumerate(answers)]
+
+    def _whole(self, index: int, answer: Answer) -> ChatAnswer:
+        reader = self._readers[index]
+        parts = [*reader.push(answer.text), *reader.finish()]
+        text = "".join(part.text for part in parts if isinstance(part, TextPart))
+        reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
+        calls = join_calls(parts)
+        self._has_calls[index] = bool(calls)
+        return ChatAnswer(
+            text=text if text or not calls else None,
+            reasoning=reasoning or None,
+            tool_calls=calls,
+            finish_reason=self.finish_reason(index, answer.finish_reason),
+            stop_reason=answer.stop_reason,
+            token_ids=answer.token_ids,
+            logprobs=answer.logprobs,
+        )
+
+
+def join_calls(parts: Sequence[AnswerPart]) -> list[ToolCall]:
+    """Return the calls that an answer's parts make up."""
+    calls: list[ToolCall] = []
+    for part in parts:
+        if isinstance(part, TextPart | ReasoningPart):
+            continue
+        if part.index == len(calls):
+            assert part.id is not None
+            assert part.name is not None
+            calls.append(ToolCall(id=part.id, name=part.name, arguments=part.arguments))
+        else:
+            call = calls[part.index]
+            calls[part.index] = msgspec.structs.replace(call, arguments=call.arguments + part.arguments)
+    return calls
+
+
+@asynccontextmanager
+async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, label: str) -> AsyncIterator[ChatCall]:
+    """Check a chat, render its prompt, start it; leaving the context aborts what still runs.
+
+    Args:
+        serving: the served model.
+        request: for the time of its arrival.
+        body: as the chat endpoint takes it; other dialects translate into it.
+        label: the id of the answer, like "chatcmpl-...".
+
+    Raises:
+        InvalidRequest: the body asks for what can't be served; nothing runs then.
+        ModelNotFound: another model is asked for.
+        DeadlineExceeded: the time was over before the prompt was tokenized.
+        EngineDead: the engine is gone.
+    """
+    refuse_unsupported(body)
+    model = serving.check_model(body.model)
+    deadline = serving.deadline_of(request, body)
+    check_stream_options(body)
+    params = sampling_params(
+        body,
+        serving.defaults,
+        max_tokens=_first(body.max_completion_tokens, body.max_tokens, serving.defaults.max_tokens),
+        logprobs=_num_logprobs(body, serving),
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    async with deadline.bound():
+        prompt = await render_messages(serving.chats, body)
+    async with start_call(
+        serving,
+        [prompt],
+        params,
+        request=body,
+        label=label,
+        add_special_tokens=bool(body.add_special_tokens),
+        deadline=deadline,
+    ) as call:
+        yield ChatCall(
+            call,
+            body,
+            params,
+            label=label,
+            model=model,
+            created=int(serving.wall_clock()),
+            tools=ToolUse(),
+            make_reader=lambda: AnswerReader(None, TextReader()),
+        )
+
+
+def _num_logprobs(body: ChatRequest, serving: Serving) -> int | None:
+    if body.top_logprobs is not None:
+        most = serving.info.vocab_size if serving.info.max_logprobs == -1 else serving.info.max_logprobs
+        if not -1 <= body.top_logprobs <= most:
+            raise InvalidRequest(
+                f"top_logprobs must be from 0 to {most}, or -1 for all; got {body.top_logprobs}.", param="top_logprobs"
+            )
+        if body.top_logprobs and not body.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
