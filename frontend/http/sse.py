@@ -112,9 +112,9 @@ class EventStream:
         self.write(events)
         await self.drain()
 
-    async def finish(self, events: bytes = b"") -> None:
-        """Write the last events, `[DONE]`, and end the answer."""
-        await self.send(events + DONE)
+    async def finish(self, events: bytes = DONE) -> None:
+        """Write the last events and end the answer."""
+        await self.send(events)
         await self.response.write_eof()
 
     def _arm_timer(self) -> None:

@@ -1,13 +1,14 @@
-"""Sending answers as they come, for both endpoints."""
+"""Sending answers as they come, for every endpoint that streams."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from aiohttp import web
 
-from ..http.sse import EventStream, event
+from ..http.sse import DONE, EventStream, event
 from ..text.generation import TextChunk
 from .bodies.responses import Usage
 from .call import Call
@@ -15,7 +16,7 @@ from .errors import describe_error, encode_error, log_error
 from .serving import Serving, request_id
 
 
-class ChunkWriter(Protocol):
+class EventWriter(Protocol):
     """Writes one endpoint's events."""
 
     def head(self, prompt_index: int) -> bytes:
@@ -24,6 +25,10 @@ class ChunkWriter(Protocol):
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
         """Return the events of a chunk; none while its text is held back."""
 
+
+class ChunkWriter(EventWriter, Protocol):
+    """Writes the events of completions and chat completions."""
+
     def usage(self, usage: Usage) -> bytes:
         """Return the event with the whole call's usage."""
 
@@ -31,11 +36,41 @@ class ChunkWriter(Protocol):
 async def stream_answers(
     request: web.Request, serving: Serving, call: Call, writer: ChunkWriter, *, include_usage: bool
 ) -> web.StreamResponse:
+    """Answer as completions do: the last event is `[DONE]`, and an error is one before it. Otherwise `stream_events`."""
+    return await stream_events(
+        request,
+        serving,
+        call,
+        writer,
+        ending=lambda: (writer.usage(call.usage()) if include_usage else b"") + DONE,
+        failure=lambda error: event(encode_error(describe_error(error)[1])) + DONE,
+    )
+
+
+async def stream_events(
+    request: web.Request,
+    serving: Serving,
+    call: Call,
+    writer: EventWriter,
+    *,
+    opening: bytes = b"",
+    ending: Callable[[], bytes],
+    failure: Callable[[Exception], bytes],
+) -> web.StreamResponse:
     """Answer with a stream of events.
 
     Until the engine has accepted every prompt, errors are ordinary HTTP errors. From there on the status is 200 and
-    they are an event, followed by `[DONE]`. A call with a deadline waits a little longer, for its first output, so that
-    time that ran out before it is a 504: but not so long that a proxy would take the silence for an end.
+    they are events. A call with a deadline waits a little longer, for its first output, so that time that ran out
+    before it is a 504: but not so long that a proxy would take the silence for an end.
+
+    Args:
+        request: what is answered.
+        serving: the served model.
+        call: its generations.
+        writer: writes what comes of them.
+        opening: events that are sent at once.
+        ending: returns the last events, once all generations have ended.
+        failure: returns them if one of them failed.
 
     Raises:
         PagewireError: the engine didn't accept a prompt, or failed it soon.
@@ -46,20 +81,22 @@ async def stream_answers(
         await call.begun(serving.times.keep_alive_s)
     async with EventStream(request, serving.times, {"X-Request-Id": request_id(request)}) as stream:
         try:
+            if opening:
+                await stream.send(opening)
             await _send_all(stream, call, writer)
         except ConnectionError:
             raise
         except Exception as error:  # the boundary of a started answer: whatever it is, the client is told
             log_error(error, request_id(request))
-            await stream.finish(event(encode_error(describe_error(error)[1])))
+            await stream.finish(failure(error))
             # The call still has to see its failure, for the figures; the answer is complete.
             call.has_failed = True
         else:
-            await stream.finish(writer.usage(call.usage()) if include_usage else b"")
+            await stream.finish(ending())
     return stream.response
 
 
-async def _send_all(stream: EventStream, call: Call, writer: ChunkWriter) -> None:
+async def _send_all(stream: EventStream, call: Call, writer: EventWriter) -> None:
     if len(call.generations) == 1:
         await _Forwarding(stream, call, writer, 0).run()
         return
@@ -79,7 +116,7 @@ class _Forwarding:
     up only when something else is to be done: the client lags behind, an error has to be raised, or it is the end.
     """
 
-    def __init__(self, stream: EventStream, call: Call, writer: ChunkWriter, prompt_index: int) -> None:
+    def __init__(self, stream: EventStream, call: Call, writer: EventWriter, prompt_index: int) -> None:
         self._stream = stream
         self._call = call
         self._writer = writer

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from pagewire.frontend.http.sse import EventStream, StreamTimes, event
+from pagewire.frontend.http.sse import DONE, EventStream, StreamTimes, event
 
 
 @contextlib.asynccontextmanager
@@ -33,7 +33,7 @@ async def streaming(
 async def test_events_are_framed_and_done_ends_them():
     async def handle(stream: EventStream) -> None:
         await stream.send(event(b'{"a":1}') + event(b'{"a":2}'))
-        await stream.finish(event(b'{"a":3}'))
+        await stream.finish(event(b'{"a":3}') + DONE)
 
     async with streaming(handle, StreamTimes()) as http, http.get("") as response:
         assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
