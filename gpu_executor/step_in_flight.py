@@ -13,6 +13,7 @@ from pagewire.ipc.steps import ExecuteStep, RowResult, ScheduledRow, StepResult
 
 from .batch.input_batch import InputBatch, ReservedPlace
 from .devices.base import Marker
+from .pooling import NO_VECTORS, PendingVectors
 from .sampling.draw import Drawn
 from .sampling.pending import PendingDraws
 from .speculation.acceptance import accept_all
@@ -77,6 +78,7 @@ class LaunchedStep(StepInFlight):
         times: when the device was at it.
         errors: of rows that failed their checks.
         of_prompt: prompt logprobs, by row id.
+        vectors: of the prompts that it has pooled.
         drawing: the rows that draw, in order.
         reserved: the places of their tokens.
         pending: the draws.
@@ -92,6 +94,7 @@ class LaunchedStep(StepInFlight):
     reserved: Sequence[ReservedPlace]
     pending: PendingDraws
     proposer: Proposer | None = None
+    vectors: PendingVectors = NO_VECTORS
     _drawn: dict[int, RowResult] | None = field(default=None, init=False)
 
     def is_done(self) -> bool:
@@ -134,7 +137,7 @@ class LaunchedStep(StepInFlight):
         return StepResult(
             executor_epoch=self.step.executor_epoch,
             step_id=self.step.step_id,
-            rows=merge_results(self.step, drawn, self.of_prompt, self.errors),
+            rows=merge_results(self.step, drawn, {**self.of_prompt, **self.vectors.collect()}, self.errors),
             step_s=device_s + host_gap_s,
             device_s=device_s,
             host_gap_s=host_gap_s,
@@ -178,7 +181,7 @@ def merge_results(
     Args:
         step: as it came.
         drawn: results of the rows that drew, by row id, in the step's order.
-        of_prompt: prompt logprobs, by row id.
+        of_prompt: prompt logprobs and vectors of prompts, by row id.
         errors: of the rows that failed their checks.
     """
     if not of_prompt and not errors:

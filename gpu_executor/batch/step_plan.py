@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class PreparedRow:
     block_table: np.ndarray
     row_sampling: RowSampling
     salt: str = ""
+    pooling: Literal["", "last", "mean"] = ""
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ def _prepare(row: NewRow, limits: RowLimits) -> PreparedRow:
         block_table=np.array(row.block_table, dtype=np.int32),
         row_sampling=RowSampling.prepare(sampling, row.child, limits.num_drawable),
         salt=row.salt,
+        pooling=row.pooling,
     )
 
 
