@@ -24,7 +24,7 @@ from tools.processes import processes_below
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--speculative-method", "suffix", "--num-speculative-tokens", "4"]
+SUFFIX = ["--speculative-method", "suffix", "--num-speculative-tokens", "4"]
 REPEATS = {"30": 60, "31": 60}  # so that there is something to guess
 BODIES: list[dict[str, Any]] = [
     {"prompt": [11, 12, 13], "max_tokens": 400, "temperature": 0, "logprobs": 1, "frequency_penalty": 0.1},
@@ -85,12 +85,23 @@ def test_drafts_that_are_drawn_on_the_device_change_no_bit() -> None:
     assert num_accepted > 0
 
 
-@pytest.mark.parametrize("module", ["pagewire.engine_core", "pagewire.gpu_executor"])
-def test_streams_with_drafts_go_on_with_the_same_tokens_when_a_process_is_killed(tmp_path: Path, module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "guesser"),
+    [
+        ("pagewire.engine_core", "suffix"),
+        ("pagewire.gpu_executor", "suffix"),
+        ("pagewire.gpu_executor", "draft model"),
+    ],
+)
+def test_streams_with_drafts_go_on_with_the_same_tokens_when_a_process_is_killed(
+    tmp_path: Path, module: str, guesser: str
+) -> None:
     model = str(tiny_checkpoint("llama", max_position=2048))
     with running_server(_made(tmp_path / "plain"), model) as server:
         expected = asyncio.run(read_alone(server.url, BODIES))
-    with running_server(_made(tmp_path / "speculative"), model, *FLAGS) as server:
+    # Of all draft models, the model itself is right most often.
+    flags = SUFFIX if guesser == "suffix" else ["--speculative-model", model, "--num-speculative-tokens", "4"]
+    with running_server(_made(tmp_path / "speculative"), model, *flags) as server:
         streams = asyncio.run(_read_killed(server, module))
         num_accepted = server.gauge("vllm:spec_decode_num_accepted_tokens_total")
     assert [stream.error for stream in streams] == [None] * len(streams)
