@@ -19,6 +19,7 @@ from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import ExecutorFailed, FromExecutor, LoadModel, Shutdown, ToExecutor
 
 from .completion import end_process
+from .core_inbox import CoreInbox, Stopped
 from .pulse import Pulse, longest_silence_s
 from .step_pipeline import StepPipeline
 
@@ -71,7 +72,7 @@ def serve(channel: PairChannel[ToExecutor], load: LoadModel, started: float, sil
             worker = _import_worker(channel, started)
         with Pulse(channel, epoch=epoch, reason="loading the model", limit_s=silence_s):
             reply = worker.handle(load)
-        _answer(channel, worker, reply)
+        _answer(CoreInbox(channel, epoch), worker, reply)
         return 0
     except StartError as exc:
         channel.send(ExecutorFailed(executor_epoch=epoch, error=exc.to_info()))
@@ -109,21 +110,26 @@ def _import_worker(channel: PairChannel[ToExecutor], started: float) -> Worker:
     return Worker(HostLimits(), channel, import_s=time.perf_counter() - started)
 
 
-def _answer(channel: PairChannel[ToExecutor], worker: Worker, reply: FromExecutor | None) -> None:
+def _answer(inbox: CoreInbox, worker: Worker, reply: FromExecutor | None) -> None:
     """Send a reply, and answer what comes until the core says `Shutdown`."""
     try:
         if worker.launches_ahead:
             if reply is not None:
-                channel.send(reply)
-            StepPipeline(channel, worker).run()
+                inbox.send(reply)
+            pipeline = StepPipeline(inbox, worker)
+            worker.take_masks_from(pipeline)
+            pipeline.run()
             return
+        worker.take_masks_from(inbox)
         while True:
             if reply is not None:
-                channel.send(reply)
-            message = channel.recv()
+                inbox.send(reply)
+            message = inbox.recv()
             if isinstance(message, Shutdown):
                 return
             reply = worker.handle(message)
+    except Stopped:
+        return
     finally:
         worker.close()
 

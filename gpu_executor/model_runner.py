@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,11 +23,14 @@ from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache
 from .batch.step_inputs import PromptSpan, StepInputs
 from .batch.step_plan import StepPlan
+from .core_inbox import MaskSource
 from .devices.base import Device, Marker
 from .models.base import Model
 from .parallel.stage_link import StageLink
+from .pooling import Pooler
 from .sampling.draw import Drawn
 from .sampling.pending import Drawing, FinishedDraws, PendingDraws
+from .sampling.token_masks import FetchMasks, TokenMask, masks_of_draws
 from .speculation.acceptance import accept_all
 from .speculation.proposer import Proposer, RowTokens
 from .step_in_flight import FinishedStep, LaunchedStep, StepInFlight, StepTimes, merge_results
@@ -71,6 +75,8 @@ class ModelRunner:
         self._waited_s = 0.0  # for the stage before, in the step that is being computed
         self._clock = clock
         self._device = batch.drawing_device
+        self._pooler = Pooler(self._device)
+        self.mask_source: MaskSource | None = None  # set by whoever holds the conversation with the core
         self._in_flight: deque[LaunchedStep] = deque()  # whose draws the host has not seen
         self._last_end: Marker | None = None
 
@@ -125,6 +131,7 @@ class ModelRunner:
         self._settle_checks_of(step.rows)
         plan = self._batch.plan(step)
         self._batch.remove(step.removed_row_ids)
+        self._pooler.forget(step.removed_row_ids)
         if self._proposer is not None:
             self._proposer.forget(step.removed_row_ids)
         self._batch.add(plan.new_rows.values())
@@ -138,7 +145,7 @@ class ModelRunner:
         of_prompt: dict[int, RowResult] = {}
         drawn: dict[int, RowResult] = {}
         if inputs is not None:
-            of_prompt, drawn = self._compute(plan.rows, inputs)
+            of_prompt, drawn = self._compute(step.step_id, plan.rows, inputs)
         rows = merge_results(step, drawn, of_prompt, plan.errors)
         step_s = self._clock() - started - self._waited_s
         return FinishedStep(
@@ -152,14 +159,15 @@ class ModelRunner:
         self._last_end = None
 
     def _compute(
-        self, rows: Sequence[ScheduledRow], inputs: StepInputs
+        self, step_id: int, rows: Sequence[ScheduledRow], inputs: StepInputs
     ) -> tuple[dict[int, RowResult], dict[int, RowResult]]:
-        """Run a step whose draws are made by the host, if here; return prompt logprobs and draws, by row id."""
+        """Run a step whose draws are made by the host, if here; return what prompts gave and draws, by row id."""
         hidden, logits = self._forward(inputs, self._receive(inputs))
         # Prompt logprobs first: they are of the prompt, and a row's draw appends to its tokens.
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
+        of_prompt |= self._pooler.pool(hidden, inputs.pool_spans).collect()
         drawing = [rows[i] for i in inputs.draw_rows]
-        draws = self._begin_draws(hidden, logits, drawing, inputs).collect()
+        draws = self._begin_draws(step_id, hidden, logits, drawing, inputs).collect()
         drawn: dict[int, Drawn] = {}
         for row, of_row in zip(drawing, accept_all(drawing, draws), strict=True):
             # Of several children, the row itself takes the first one's token.
@@ -198,13 +206,14 @@ class ModelRunner:
         start = inputs.start if stream is None else device.mark()
         hidden, logits = self._forward(inputs, stream)
         of_prompt = self._all_prompt_logprobs(hidden, rows, inputs)
+        vectors = self._pooler.pool(hidden, inputs.pool_spans)
         drawing = [rows[i] for i in inputs.draw_rows]
         while self._in_flight and self._in_flight[0].is_settled:
             self._in_flight.popleft()
         if self._in_flight and self._batch.lacks_tokens([row.row_id for row in drawing]):
             # The device is at this step's forward, or has it before it, while the host waits for the last step's draws.
             self._settle_all()
-        pending = self._begin_draws(hidden, logits, drawing, inputs)
+        pending = self._begin_draws(step.step_id, hidden, logits, drawing, inputs)
         assert inputs.draw_places is not None, "the batch draws on the device"
         reserved = self._batch.reserve_tokens(drawing, inputs.draw_places, pending.token_ids)
         launched = LaunchedStep(
@@ -213,6 +222,7 @@ class ModelRunner:
             times=self._time_step(device, plan, start, had_to_wait=stream is not None),
             errors=plan.errors,
             of_prompt=of_prompt,
+            vectors=vectors,
             drawing=drawing,
             reserved=reserved,
             pending=pending,
@@ -251,7 +261,7 @@ class ModelRunner:
             return None
         started = self._clock()
         stream = self._link.receive(inputs.input_ids.shape[0])
-        self._waited_s = self._clock() - started
+        self._waited_s += self._clock() - started
         return stream
 
     def _forward(self, inputs: StepInputs, stream: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -269,7 +279,7 @@ class ModelRunner:
         return hidden, None
 
     def _begin_draws(
-        self, hidden: Tensor, logits: Tensor | None, drawing: Sequence[ScheduledRow], inputs: StepInputs
+        self, step_id: int, hidden: Tensor, logits: Tensor | None, drawing: Sequence[ScheduledRow], inputs: StepInputs
     ) -> PendingDraws:
         """Draw for the rows that ask for it."""
         if not drawing:
@@ -277,7 +287,19 @@ class ModelRunner:
         draws = self._batch.draws_of(drawing)
         if len(draws) != hidden.shape[0]:  # otherwise each token is drawn behind
             hidden = hidden[inputs.metadata.logits_indices[: len(draws)]]
-        return self._sampler.begin(self._model, hidden, draws, logits)
+        fetch_masks: FetchMasks | None = None
+        if any(draw.is_masked for draw in draws):
+            assert self.mask_source is not None, "somebody listens to the core"
+            fetch_masks = partial(self._fetch_masks, self.mask_source, step_id, drawing)
+        return self._sampler.begin(self._model, hidden, draws, logits, fetch_masks)
+
+    def _fetch_masks(
+        self, source: MaskSource, step_id: int, drawing: Sequence[ScheduledRow]
+    ) -> Sequence[TokenMask | None]:
+        started = self._clock()
+        masks = source.wait_for_masks(step_id)
+        self._waited_s += self._clock() - started  # for the core: the step itself takes no longer for it
+        return masks_of_draws(drawing, masks, self._sampler.vocab_size)
 
     def _all_prompt_logprobs(
         self, hidden: Tensor, rows: Sequence[ScheduledRow], inputs: StepInputs

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import zmq
 
-from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.requests import CallUtility
-from pagewire.ipc.steps import ExecuteStep, FromExecutor, LoadModel, Shutdown, ToExecutor
+from pagewire.ipc.steps import ExecuteStep, FromExecutor, LoadModel, Shutdown
 
 from .completion import CompletionNotice
+from .core_inbox import CoreInbox, Order, StepMasks
 
 if TYPE_CHECKING:
     from .step_in_flight import StepInFlight
@@ -59,24 +59,24 @@ class StepPipeline:
     that end, and it is waited for at once, without a second thread between.
 
     Args:
-        channel: to the core.
+        inbox: of the core's messages.
         worker: loaded.
         notice: tells a poll of a step's end.
     """
 
     def __init__(
         self,
-        channel: PairChannel[ToExecutor],
+        inbox: CoreInbox,
         worker: PipelinedWorker,
         notice: CompletionNotice | None = None,
     ) -> None:
-        self._channel = channel
+        self._inbox = inbox
         self._worker = worker
         self._notice = notice or CompletionNotice()
         self._in_flight: deque[StepInFlight] = deque()
         self._is_watched = False  # whether the notice will tell of the oldest step
         self._poller = zmq.Poller()
-        self._poller.register(channel.socket, zmq.POLLIN)
+        self._poller.register(inbox.socket, zmq.POLLIN)
         self._poller.register(self._notice.fd, zmq.POLLIN)
 
     def run(self) -> None:
@@ -88,7 +88,21 @@ class StepPipeline:
             self._finish_all()  # what is asked for is the state after the steps sent before
             reply = self._worker.handle(message)
             if reply is not None:
-                self._channel.send(reply)
+                self._inbox.send(reply)
+
+    def wait_for_masks(self, step_id: int) -> StepMasks:
+        """Return the masks of the step that is being launched; the steps before it are finished and told if need be.
+
+        What they drew is what the masks hang on: the core can't make any before it knows.
+
+        Raises:
+            Stopped: there will be none.
+        """
+        masks = self._inbox.try_masks(step_id)
+        if masks is None:
+            self._finish_all()
+            masks = self._inbox.wait_for_masks(step_id)
+        return masks
 
     def _launch(self, step: ExecuteStep) -> None:
         while len(self._in_flight) >= self._worker.max_steps_in_flight:
@@ -105,16 +119,16 @@ class StepPipeline:
         if launched is not None:
             self._in_flight.append(launched)
 
-    def _next_message(self) -> ToExecutor:
+    def _next_message(self) -> Order:
         """Return the next message; finish steps and do idle work until it is there."""
         quiet_ms = QUIET_MS
         may_idle = True
-        while (message := self._channel.try_recv()) is None:
+        while (message := self._inbox.try_recv()) is None:
             if self._in_flight:
                 self._advance()
             elif not may_idle:
-                return self._channel.recv()
-            elif not self._channel.socket.poll(quiet_ms):
+                return self._inbox.recv()
+            elif not self._inbox.socket.poll(quiet_ms):
                 may_idle = self._worker.idle()
                 quiet_ms = 0  # while it is at it
         return message
@@ -135,7 +149,7 @@ class StepPipeline:
         # Finished before it is taken off: if that fails, the step counts as in flight still.
         result = self._in_flight[0].finish()
         if self._worker.is_output_rank:
-            self._channel.send(result)
+            self._inbox.send(result)
         self._in_flight.popleft()
         self._is_watched = False
 

@@ -13,6 +13,7 @@ from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.step_trace import StepTrace
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel, ToExecutor
 
+from .core_inbox import MaskSource
 from .host_limits import HostLimits
 from .loading import StartupClock, load_executor
 from .long_work import AnnouncedCompilations, LongWork
@@ -85,6 +86,11 @@ class Worker:
                 return result if self._is_output_rank else None
             case CallUtility():
                 return self._call(message) if self._is_output_rank else None
+
+    def take_masks_from(self, source: MaskSource) -> None:
+        """Have steps wait there for what their rows may draw; once the model is loaded."""
+        if self._runner is not None:
+            self._runner.mask_source = source
 
     def launch(self, step: ExecuteStep) -> StepInFlight | None:
         """Launch a step; None for one of another epoch."""

@@ -134,7 +134,8 @@ class RowMasks(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         masks: of each position that the row draws behind, its last token and each of its drafts in order, one bit a
             token id, of `ceil(vocab_size / 32)` little-endian words of 32 bits, the lowest first; 1: it may be drawn.
-            Where the row draws for several children, they share the one mask.
+            Where the row draws for several children, they share the one mask. Empty where it does not matter what is
+            drawn: the request has ended meanwhile.
     """
 
     row_id: int

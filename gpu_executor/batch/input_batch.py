@@ -8,7 +8,7 @@ a draw first reserves its token's place, and the value is filled in when the dev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ from .device_inputs import DeviceInputs, DrawPlaces, KeptDraws
 from .draw_positions import draws_without_drafts, tokens_drawn_behind
 from .host_inputs import bring_to_device
 from .row_table import UNKNOWN_TOKEN, RowTable
-from .step_inputs import PromptSpan, StepInputs
+from .spans import pool_spans, prompt_spans
+from .step_inputs import StepInputs
 from .step_layout import lay_out
 from .step_plan import PreparedRow, RowLimits, RowState, StepPlan, plan_step
 
@@ -78,6 +79,7 @@ class InputBatch:
         self._sampling_of: dict[int, RowSampling] = {}
         self._salt_of: dict[int, str] = {}
         self._prompt_reporters: set[int] = set()  # rows that want prompt logprobs
+        self._pooling_of: dict[int, Literal["last", "mean"]] = {}  # of rows that draw nothing
         self._token_readers: set[int] = set()  # rows whose draws need the tokens before on the host
         self._failed: set[int] = set()  # table indices of rows for which a draw failed
         # Of the last step, if it was one of decodes and its rows are all there are since.
@@ -119,6 +121,7 @@ class InputBatch:
                 del self._sampling_of[row_id]
                 del self._salt_of[row_id]
                 self._prompt_reporters.discard(row_id)
+                self._pooling_of.pop(row_id, None)
                 self._token_readers.discard(row_id)
                 self._failed.discard(index)
                 self._table.free(index)
@@ -135,6 +138,8 @@ class InputBatch:
             self._salt_of[row.row_id] = row.salt
             if self._draws and row.row_sampling.sampling.num_prompt_logprobs is not None:
                 self._prompt_reporters.add(row.row_id)
+            if self._draws and row.pooling:
+                self._pooling_of[row.row_id] = row.pooling
             if self._device_inputs is not None:
                 self._device_inputs.note_blocks(index, 0, len(row.block_table))
                 if row.row_sampling.reads_token_ids:
@@ -189,14 +194,14 @@ class InputBatch:
     def _draw_of(self, row: ScheduledRow, num_drafts: int) -> Draw:
         """Return what is asked for behind a row's last token, or behind so many drafts as if they were tokens."""
         row_sampling = self._sampling_of[row.row_id]
-        if not row_sampling.needs_logits:
+        if not (row_sampling.needs_logits or row.is_masked):
             return Draw(row_sampling, None, row.num_draws)
         index = self._index_of[row.row_id]
         history = TokenHistory(self._table.tokens_of(index, num_drafts), self._table.num_prompt_tokens[index])
         kept = None
         if self._device_inputs is not None and row_sampling.is_penalized:
             kept = self._device_inputs.tokens.of(index)
-        return Draw(row_sampling, history, row.num_draws, kept)
+        return Draw(row_sampling, history, row.num_draws, kept, row.is_masked)
 
     def block_table_of(self, row_id: int) -> list[int]:
         """Return a row's block ids, in order."""
@@ -288,7 +293,8 @@ class InputBatch:
     def _build(self, rows: Sequence[ScheduledRow], indices: np.ndarray) -> StepInputs:
         layout = lay_out(rows, indices, self._table, self._limits.block_size)
         draw_rows = [i for i, row in enumerate(rows) if row.num_draws and self._draws]
-        spans = self._prompt_spans(rows, layout.query_starts) if self._prompt_reporters else []
+        spans = prompt_spans(rows, self._prompt_reporters, self._index_of, self._table, layout.query_starts)
+        pooled = pool_spans(rows, self._pooling_of, self._index_of, self._table, layout.query_starts)
         logits_indices = layout.query_starts[1:][draw_rows] - 1
         kept = KeptDraws(np.array(draw_rows, dtype=np.int64), None)
         if layout.max_query_len > 1 and any(row.draft_token_ids for row in rows):
@@ -302,13 +308,20 @@ class InputBatch:
             input_ids, metadata = bring_to_device(
                 layout, self._table.block_tables[indices], logits_indices, self._limits.block_size, self._device
             )
-            return StepInputs(input_ids=input_ids, metadata=metadata, draw_rows=draw_rows, prompt_spans=spans)
+            return StepInputs(
+                input_ids=input_ids,
+                metadata=metadata,
+                draw_rows=draw_rows,
+                prompt_spans=spans,
+                pool_spans=pooled,
+            )
         uploaded = self._device_inputs.upload(layout, indices, kept, logits_indices)
         return StepInputs(
             input_ids=uploaded.input_ids,
             metadata=uploaded.metadata,
             draw_rows=draw_rows,
             prompt_spans=spans,
+            pool_spans=pooled,
             is_decode=layout.max_query_len == 1 and len(draw_rows) == len(rows),
             draw_places=uploaded.draw_places,
             start=uploaded.start,
@@ -334,16 +347,3 @@ class InputBatch:
             if self._device_inputs is not None:
                 self._device_inputs.note_blocks(index, place, place + 1)
         return index
-
-    def _prompt_spans(self, rows: Sequence[ScheduledRow], query_starts: np.ndarray) -> list[PromptSpan]:
-        spans = []
-        for i, row in enumerate(rows):
-            if row.row_id not in self._prompt_reporters:
-                continue
-            index = self._index_of[row.row_id]
-            start = row.num_computed_tokens + 1
-            end = min(start + row.num_scheduled_tokens, self._table.num_prompt_tokens[index])
-            if start < end:
-                token_ids = self._table.token_ids[index, start:end].tolist()
-                spans.append(PromptSpan(row=i, start=start, token_ids=token_ids, first_token=int(query_starts[i])))
-        return spans

@@ -31,6 +31,7 @@ from .packed_results import PackedResults, Section
 from .pending import PendingDraws
 from .sampler import NOTHING_LEFT
 from .step_tables import EditArrays, EditTensors, draw_arrays, slots_of
+from .token_masks import FetchMasks, TokenMask
 
 
 class DeviceSampler:
@@ -55,13 +56,22 @@ class DeviceSampler:
         """Ids that can be drawn."""
         return self._vocab_size
 
-    def begin(self, model: Model, hidden: Tensor, draws: Sequence[Draw], logits: Tensor | None = None) -> PendingDraws:
+    def begin(
+        self,
+        model: Model,
+        hidden: Tensor,
+        draws: Sequence[Draw],
+        logits: Tensor | None = None,
+        fetch_masks: FetchMasks | None = None,
+    ) -> PendingDraws:
         """See `Drawing.begin`; `logits` may be edited."""
         if logits is None:
             logits = model.compute_logits(hidden)
         assert logits.dtype == torch.float32, f"logits are float32, not {logits.dtype}"
         logits = logits[: len(draws)].contiguous()
-        step = self._lay_out(draws, logits.shape[1])
+        # The device is at the forward while the host waits.
+        masks = None if fetch_masks is None else fetch_masks()
+        step = self._lay_out(draws, logits.shape[1], masks)
         tables = _Tables.upload(step, self._device)
         results = PackedResults(step.sections(), self._device.torch_device)
         tokens, states, *reports = results.tensors
@@ -71,7 +81,7 @@ class DeviceSampler:
         if tables.edits is not None:
             if tables.reported_rows is not None:  # logprobs are of the raw logits
                 reported, reported_bests = logits[tables.reported_rows], raw_bests.select(tables.reported_rows)
-            _edit(logits, tables.edits)
+            _edit(logits, self._vocab_size, tables.edits)
             if tables.penalties is not None:
                 self._ops.penalize(logits, self._vocab_size, tables.penalties)
             bests = self._ops.update_best_tokens(logits, self._vocab_size, tables.edits.rows, raw_bests)
@@ -86,14 +96,14 @@ class DeviceSampler:
             )
         return _LaunchedDraws(step, results, self._device.download(results.buffer), sorted_rows)
 
-    def _lay_out(self, draws: Sequence[Draw], row_stride: int) -> _Step:
+    def _lay_out(self, draws: Sequence[Draw], row_stride: int, masks: Sequence[TokenMask | None] | None) -> _Step:
         """Lay out a step; most have the rows of the one before, whose parameters never change."""
         last = self._last
-        if last is not None and last.parameters == _parameters_of(draws):
+        if last is not None and masks is None and last.parameters == _parameters_of(draws):
             step = last.at(draws, row_stride)
         else:
-            step = _Step.of(draws, self._vocab_size, row_stride, self._ops.max_described_top)
-        self._last = step
+            step = _Step.of(draws, masks, self._vocab_size, row_stride, self._ops.max_described_top)
+        self._last = step if masks is None else None
         return step
 
     def prompt_logprobs(self, logits: Tensor, next_token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
@@ -139,7 +149,14 @@ class _Step(NamedTuple):
     reports: ReportPlan
 
     @classmethod
-    def of(cls, draws: Sequence[Draw], vocab_size: int, row_stride: int, max_described_top: int) -> _Step:
+    def of(
+        cls,
+        draws: Sequence[Draw],
+        masks: Sequence[TokenMask | None] | None,
+        vocab_size: int,
+        row_stride: int,
+        max_described_top: int,
+    ) -> _Step:
         slots, num_slots = slots_of(draws)
         requests = [
             ReportRequest(row=row, slot=slot, num_top=draw.row_sampling.sampling.num_logprobs)
@@ -153,7 +170,7 @@ class _Step(NamedTuple):
             num_draws=[draw.num_draws for draw in draws],
             num_slots=num_slots,
             draws=draw_arrays(draws, slots, vocab_size),
-            edits=EditArrays.of(draws, row_stride),
+            edits=EditArrays.of(draws, row_stride, masks),
             reports=ReportPlan(requests, vocab_size, max_described_top),
         )
 
@@ -252,13 +269,21 @@ class _LaunchedDraws(PendingDraws):
         return drawn
 
 
-def _edit(logits: Tensor, edits: EditTensors) -> None:
+def _edit(logits: Tensor, vocab_size: int, edits: EditTensors) -> None:
     """Apply all edits but the penalties, in place, in the order of `RowEdits`; none of these calls waits."""
     flat = logits.view(-1)
     if edits.allowed_rows.shape[0]:
         kept = flat[edits.allowed_places]
         logits.index_fill_(0, edits.allowed_rows, -math.inf)
         flat[edits.allowed_places] = kept
+    num_constrained = edits.grammar_rows.shape[0]
+    if num_constrained:
+        shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+        bits = (edits.grammar_masks.view(num_constrained, -1, 1) >> shifts) & 1
+        drawable = logits[:, :vocab_size]
+        kept = drawable.index_select(0, edits.grammar_rows)
+        kept.masked_fill_(bits.view(num_constrained, -1)[:, :vocab_size] == 0, -math.inf)
+        drawable.index_copy_(0, edits.grammar_rows, kept)
     if edits.masked_places.shape[0]:
         flat.index_fill_(0, edits.masked_places, -math.inf)
     if edits.biased_places.shape[0]:

@@ -94,12 +94,19 @@ class Draw(NamedTuple):
             are not known yet are -1 there: of rows whose `reads_token_ids` is set, only failed ones have any.
         num_draws: draws from this one row: for children row_sampling.child, +1, ...
         kept: for a penalized row whose tokens are kept on the device; otherwise the history has them all.
+        is_masked: a mask says which tokens it may give; it comes after the row's logits.
     """
 
     row_sampling: RowSampling
     history: TokenHistory | None
     num_draws: int = 1
     kept: KeptTokens | None = None
+    is_masked: bool = False
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the row's best token alone does not settle what it gets."""
+        return self.row_sampling.needs_logits or self.is_masked
 
 
 @dataclass(slots=True)

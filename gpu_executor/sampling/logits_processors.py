@@ -5,7 +5,8 @@ none, and a row without processors costs nothing. Each says which edits of one r
 row's tokens alone, so a neighbour in the batch can't change a bit of it. Masked tokens are -inf, and no later edit
 brings them back.
 
-A new one (a grammar's mask, say) is a class here and a place in `LOGITS_PROCESSORS`.
+A new one is a class here and a place in `LOGITS_PROCESSORS`. A grammar's mask is none of them: the core makes it anew
+for each draw, see `token_masks`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pagewire.ipc.outputs import TokenLogprobs
 
 from ..models.base import Model
 from .draw import Draw, Drawn
+from .token_masks import FetchMasks
 
 
 class PendingDraws(ABC):
@@ -47,7 +48,14 @@ class Drawing(Protocol):
         """Ids that can be drawn."""
         ...
 
-    def begin(self, model: Model, hidden: Tensor, draws: Sequence[Draw], logits: Tensor | None = None) -> PendingDraws:
+    def begin(
+        self,
+        model: Model,
+        hidden: Tensor,
+        draws: Sequence[Draw],
+        logits: Tensor | None = None,
+        fetch_masks: FetchMasks | None = None,
+    ) -> PendingDraws:
         """Launch the output layer and the draws of a step.
 
         Args:
@@ -56,6 +64,8 @@ class Drawing(Protocol):
             draws: one a row.
             logits: [num_rows, vocab_size] float32, if a captured graph has computed them already. They are its own
                 buffer, good for what is launched here; the graph's next replay overwrites them.
+            fetch_masks: called once, when the logits are computed or launched; None if no draw is masked. It may wait
+                for the core, and meanwhile finish and collect earlier steps.
 
         The next step's draws may begin before these are collected; steps are collected in the order they began.
         """

@@ -24,10 +24,11 @@ from .logits_processors import edits_of
 from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
 from .pending import FinishedDraws, PendingDraws
 from .row_edits import apply_edits
+from .token_masks import FetchMasks, TokenMask
 
 NOTHING_LEFT = (
-    "No token is left to draw: allowed_token_ids, bad_words, min_tokens and logit_bias together exclude every token of "
-    "the vocabulary. Loosen one of them."
+    "No token is left to draw: allowed_token_ids, bad_words, min_tokens, logit_bias and the grammar of "
+    "structured_outputs together exclude every token of the vocabulary. Loosen one of them."
 )
 
 
@@ -49,18 +50,30 @@ class Sampler:
         """Ids that can be drawn."""
         return self._vocab_size
 
-    def begin(self, model: Model, hidden: Tensor, draws: Sequence[Draw], logits: Tensor | None = None) -> PendingDraws:
+    def begin(
+        self,
+        model: Model,
+        hidden: Tensor,
+        draws: Sequence[Draw],
+        logits: Tensor | None = None,
+        fetch_masks: FetchMasks | None = None,
+    ) -> PendingDraws:
         """See `Drawing.begin`; the draws are done when it returns."""
         assert logits is None, "graphs that compute logits are captured where draws are made on the device"
-        kept_rows = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
-        return FinishedDraws(self.sample(model.choose_tokens(hidden, self._vocab_size, kept_rows), draws))
+        kept_rows = [i for i, draw in enumerate(draws) if draw.needs_logits]
+        output = model.choose_tokens(hidden, self._vocab_size, kept_rows)
+        # Only now: the core makes the masks while this step's logits are computed.
+        return FinishedDraws(self.sample(output, draws, None if fetch_masks is None else fetch_masks()))
 
-    def sample(self, output: OutputRows, draws: Sequence[Draw]) -> list[Drawn]:
+    def sample(
+        self, output: OutputRows, draws: Sequence[Draw], masks: Sequence[TokenMask | None] | None = None
+    ) -> list[Drawn]:
         """Draw for every row.
 
         Args:
             output: the rows' best tokens, and the logits of those whose `needs_logits` is set; not modified.
             draws: one a row.
+            masks: one a row; None if no row is masked.
 
         Returns:
             One a row, in order.
@@ -69,14 +82,15 @@ class Sampler:
         results: list[Drawn] = []
         by_chance: list[tuple[Drawn, DrawRow]] = []
         reported: list[tuple[Drawn, Tensor, int]] = []
-        for best_value, best_id, draw in zip(output.best_values, output.best_ids, draws, strict=True):
-            raw = next(kept) if draw.row_sampling.needs_logits else None
+        of_draws = [None] * len(draws) if masks is None else masks
+        for best_value, best_id, draw, mask in zip(output.best_values, output.best_ids, draws, of_draws, strict=True):
+            raw = next(kept) if draw.needs_logits else None
             if not math.isfinite(best_value):
                 result = Drawn(error=EngineError(LOGITS_NOT_FINITE).to_info())
             elif raw is None:
                 result = Drawn([best_id] * draw.num_draws)
             else:
-                result = self._begin(raw, best_id, draw, by_chance)
+                result = self._begin(raw, best_id, draw, mask, by_chance)
                 num_logprobs = draw.row_sampling.sampling.num_logprobs
                 if num_logprobs is not None and result.error is None:
                     reported.append((result, raw, num_logprobs))
@@ -103,13 +117,17 @@ class Sampler:
         drawable = logits[:, : self._vocab_size].to(torch.float32)
         return prompt_token_logprobs(self._ops, drawable, next_token_ids, num_top)
 
-    def _begin(self, raw: Tensor, best_id: int, draw: Draw, by_chance: list[tuple[Drawn, DrawRow]]) -> Drawn:
+    def _begin(
+        self, raw: Tensor, best_id: int, draw: Draw, mask: TokenMask | None, by_chance: list[tuple[Drawn, DrawRow]]
+    ) -> Drawn:
         """Process one row of raw logits whose best token is known; what is left to chance is added to `by_chance`."""
         row_sampling, history, logits = draw.row_sampling, draw.history, raw
         assert history is not None, "a row that needs its logits comes with its tokens"
-        if row_sampling.processors:
+        if row_sampling.processors or mask is not None:
             logits = raw.clone()  # logprobs are of the raw ones
-            apply_edits(logits, edits_of(row_sampling.processors, history), history)
+            edits = edits_of(row_sampling.processors, history)
+            edits.mask = mask
+            apply_edits(logits, edits, history)
             best_value, best_id = self._ops.argmax(logits)
             if best_value == -math.inf:
                 return Drawn(error=InvalidRequest(NOTHING_LEFT).to_info())

@@ -19,6 +19,7 @@ from ..kernels.draws import NoiseKey
 from .draw import Draw
 from .logits_processors import edits_of
 from .row_edits import PenaltyStrengths, RowEdits
+from .token_masks import TokenMask
 
 
 def slots_of(draws: Sequence[Draw]) -> tuple[list[Sequence[int]], int]:
@@ -50,6 +51,8 @@ class EditTensors(NamedTuple):
 
     Attributes:
         rows: [num_edited] int32, the rows that are edited.
+        grammar_rows: [num] int64, rows that a grammar leaves some tokens of.
+        grammar_masks: [num * num_bytes] uint8, which: a bit a token, the lowest first.
         allowed_rows: [num] int64, rows of which only some tokens are left.
         allowed_places: [num] int64, those tokens.
         masked_places: [num] int64.
@@ -58,6 +61,8 @@ class EditTensors(NamedTuple):
     """
 
     rows: Tensor
+    grammar_rows: Tensor
+    grammar_masks: Tensor
     allowed_rows: Tensor
     allowed_places: Tensor
     masked_places: Tensor
@@ -88,23 +93,28 @@ class EditArrays:
     max_tokens: int
 
     @classmethod
-    def of(cls, draws: Sequence[Draw], row_stride: int) -> EditArrays | None:
+    def of(
+        cls, draws: Sequence[Draw], row_stride: int, masks: Sequence[TokenMask | None] | None = None
+    ) -> EditArrays | None:
         """Lay out the edits; None if no row has any.
 
         Args:
             draws: the step's.
             row_stride: from one row of the flat logits to the next.
+            masks: one a draw; None if none is masked.
         """
         edited: list[tuple[int, RowEdits]] = []
         penalized: list[tuple[int, PenaltyStrengths]] = []
         is_constant = True
-        for row, draw in enumerate(draws):
-            if not draw.row_sampling.processors:
+        of_draws = [None] * len(draws) if masks is None else masks
+        for row, (draw, mask) in enumerate(zip(draws, of_draws, strict=True)):
+            if mask is None and not draw.row_sampling.processors:
                 continue
             assert draw.history is not None, "a row that needs its logits comes with its tokens"
             edits = edits_of(draw.row_sampling.processors, draw.history)
+            edits.mask = mask
             edited.append((row, edits))
-            is_constant &= all(processor.is_constant for processor in draw.row_sampling.processors)
+            is_constant &= mask is None and all(processor.is_constant for processor in draw.row_sampling.processors)
             if edits.penalties is not None:
                 penalized.append((row, edits.penalties))
         if not edited:
@@ -156,12 +166,15 @@ class EditArrays:
 
 
 def _edit_arrays(edited: Sequence[tuple[int, RowEdits]], row_stride: int) -> list[np.ndarray]:
+    constrained = [(row, edits.mask) for row, edits in edited if edits.mask is not None]
     allowed = [(row, edits.allowed_ids) for row, edits in edited if edits.allowed_ids is not None]
     masked = [row * row_stride + token_ids for row, edits in edited for token_ids in edits.masked_ids]
     biased = [row * row_stride + edits.biased_ids for row, edits in edited if edits.biased_ids is not None]
     biases = [edits.biases for _, edits in edited if edits.biases is not None]
     return [
         np.array([row for row, _ in edited], dtype=np.int32),
+        np.array([row for row, _ in constrained], dtype=np.int64),
+        _joined([mask.view(np.uint8) for _, mask in constrained], np.uint8),
         np.array([row for row, _ in allowed], dtype=np.int64),
         _joined([row * row_stride + token_ids for row, token_ids in allowed], np.int64),
         _joined(masked, np.int64),

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zmq
 
+from pagewire.gpu_executor.core_inbox import CoreInbox
 from pagewire.gpu_executor.step_pipeline import StepPipeline
 from pagewire.ipc.channels import PairChannel, open_socket
 from pagewire.ipc.codec import from_executor, to_executor
@@ -100,7 +101,7 @@ def test_answers_are_those_of_each_row_alone(channels):
     rows = make_rows(SAMPLINGS)
     with ThreadPoolExecutor(2) as threads:
         device = threads.submit(runner.device.work_until_closed)
-        pipeline = threads.submit(StepPipeline(executor_end, Worker(runner)).run)
+        pipeline = threads.submit(StepPipeline(CoreInbox(executor_end, 1), Worker(runner)).run)
         try:
             run(core, rows)
         finally:

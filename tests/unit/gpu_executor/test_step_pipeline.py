@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zmq
 
+from pagewire.gpu_executor.core_inbox import CoreInbox
 from pagewire.gpu_executor.step_in_flight import StepInFlight
 from pagewire.gpu_executor.step_pipeline import StepPipeline
 from pagewire.ipc.channels import PairChannel, open_socket
@@ -117,7 +118,8 @@ class Core:
         self.run = None
 
     def start(self):
-        self.run = self._threads.submit(StepPipeline(PairChannel(self._ends[0], to_executor), self.worker).run)
+        self.pipeline = StepPipeline(CoreInbox(PairChannel(self._ends[0], to_executor), 1), self.worker)
+        self.run = self._threads.submit(self.pipeline.run)
 
     def send_steps(self, *step_ids, epoch=1):
         for step_id in step_ids:
