@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pagewire.frontend.client.engine_client import AsyncEngineClient
     from pagewire.frontend.client.key_files import read_client_keys
     from pagewire.frontend.client.sync_client import EngineClient
+    from pagewire.frontend.offline.embed import EmbeddingOutput, EmbeddingRequestOutput
     from pagewire.frontend.offline.llm import LLM
     from pagewire.frontend.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
     from pagewire.ipc.curve import ClientKeys
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         RequestError,
         StartError,
     )
+    from pagewire.ipc.requests import EmbedTask
     from pagewire.ipc.sampling_params import SamplingParams
     from pagewire.ipc.structured_outputs import StructuredOutputs
 
@@ -49,6 +51,9 @@ __all__ = [
     "ConfigError",
     "ContextTooLong",
     "DeadlineExceeded",
+    "EmbedTask",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineClient",
     "EngineDead",
     "EngineError",
@@ -75,6 +80,7 @@ __all__ = [
 _MODULES = {
     "pagewire.frontend.client.engine_client": ("AsyncEngineClient",),
     "pagewire.frontend.client.key_files": ("read_client_keys",),
+    "pagewire.frontend.offline.embed": ("EmbeddingOutput", "EmbeddingRequestOutput"),
     "pagewire.frontend.offline.llm": ("LLM",),
     "pagewire.frontend.offline.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
     "pagewire.frontend.client.sync_client": ("EngineClient",),
@@ -84,6 +90,7 @@ _MODULES = {
         "ExecutorDied", "InvalidRequest", "MachineError", "NotFound", "Overloaded", "PagewireError", "PoisonRequest",
         "ProtocolError", "RankLost", "RequestError", "StartError",
     ),
+    "pagewire.ipc.requests": ("EmbedTask",),
     "pagewire.ipc.sampling_params": ("SamplingParams",),
     "pagewire.ipc.structured_outputs": ("StructuredOutputs",),
 }  # fmt: skip

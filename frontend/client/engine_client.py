@@ -198,6 +198,7 @@ class AsyncEngineClient:
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> PromptEmbedding:
         """Return the vector of a prompt; one that is cancelled is aborted.
 
@@ -208,6 +209,7 @@ class AsyncEngineClient:
             priority: lower runs first, under the priority policy.
             cache_salt: requests of different salts share no cached blocks.
             timeout_s: seconds after which it fails with `DeadlineExceeded`; None for no limit.
+            adapter: name of the LoRA adapter that changes the weights; empty: none.
 
         Raises:
             RequestError: the prompt can't be served, or was aborted.
@@ -216,7 +218,7 @@ class AsyncEngineClient:
         request = self.make_request(
             prompt_token_ids,
             EmbedTask() if task is None else task,
-            label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s,
+            label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s, adapter=adapter,
         )  # fmt: skip
         return await receive_embedding(self.submit(request))
 

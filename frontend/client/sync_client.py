@@ -87,10 +87,17 @@ class EngineClient:
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> PromptEmbedding:
         """Return the vector of a prompt; arguments and errors as `AsyncEngineClient.embed`."""
         embedding = self._client.embed(
-            prompt_token_ids, task, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+            prompt_token_ids,
+            task,
+            label=label,
+            priority=priority,
+            cache_salt=cache_salt,
+            timeout_s=timeout_s,
+            adapter=adapter,
         )
         return _run(self._thread, embedding)
 

@@ -17,13 +17,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError, RequestError
 from pagewire.ipc.outputs import EngineInfo, StepStats, TokenLogprobs
+from pagewire.ipc.requests import EmbedTask
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..cli.flags import build_engine_config, engine_flags
@@ -34,6 +35,7 @@ from ..text.generation import Generation, TextChunk, TextGenerator, TextRequest
 from ..text.template_source import compile_template, template_source
 from ..text.text_side import load_text_side
 from ..tokenizer.tokenizer import Tokenizer
+from .embed import EmbeddingRequestOutput, embed_prompts
 from .engine import OfflineEngine
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
@@ -145,6 +147,34 @@ class LLM:
         ]
         # The template writes the special tokens itself.
         return self._answer(prompts, sampling_params, priority, use_tqdm, add_special_tokens=False)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool = True,
+        pooling: Literal["last", "mean"] = "last",
+        normalize: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Return a vector for each prompt, in their order.
+
+        Args:
+            prompts: as of `generate`.
+            use_tqdm: show a progress bar on standard error.
+            pooling: last: the hidden state of the last token; mean: the mean of all tokens'.
+            normalize: scale each vector to length 1.
+
+        Raises:
+            RequestError: a prompt can't be served; with several prompts the text says which.
+            EngineError: the engine failed; the other prompts were aborted.
+        """
+        read = read_prompts(prompts)
+        labels = [str(next(self._request_ids)) for _ in read]
+        task = EmbedTask(pooling=pooling, normalize=normalize)
+        with Progress(len(read), is_shown=use_tqdm) as progress:
+            return self._engine.run(
+                embed_prompts(self._generator.client, self.get_tokenizer(), read, task, labels, progress)
+            )
 
     def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
         """Have `listener` called with the engine's figures after each step.

@@ -66,27 +66,29 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         return json_response(answer.whole(collected), request_id(request))
 
 
-def split_prompts(prompt: str | Sequence[str | int | list[int]] | None) -> list[str | list[int]]:
+def split_prompts(
+    prompt: str | Sequence[str | int | list[int]] | None, *, param: str = "prompt"
+) -> list[str | list[int]]:
     """Return a request's prompts: a text, token ids, or a list of either.
 
     Raises:
         InvalidRequest: there is none, they are too many, or their kinds are mixed.
     """
     if prompt is None:
-        raise InvalidRequest("prompt is missing: send a text, token ids, or a list of either.", param="prompt")
+        raise InvalidRequest(f"{param} is missing: send a text, token ids, or a list of either.", param=param)
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise InvalidRequest("prompt is an empty list; send at least one prompt.", param="prompt")
+        raise InvalidRequest(f"{param} is an empty list; send at least one prompt.", param=param)
     kinds = {type(part) for part in prompt}
     if kinds == {int}:
         return [[part for part in prompt if isinstance(part, int)]]
     if len(kinds) > 1:
-        raise InvalidRequest("prompt mixes texts and token ids; send a list of one kind.", param="prompt")
+        raise InvalidRequest(f"{param} mixes texts and token ids; send a list of one kind.", param=param)
     if len(prompt) > MAX_PROMPTS:
         raise InvalidRequest(
-            f"prompt holds {len(prompt)} prompts, of at most {MAX_PROMPTS} a request; send several requests.",
-            param="prompt",
+            f"{param} holds {len(prompt)} prompts, of at most {MAX_PROMPTS} a request; send several requests.",
+            param=param,
         )
     return [part for part in prompt if not isinstance(part, int)]
 

@@ -21,6 +21,7 @@ from ..http.sse import StreamTimes
 from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..tokenizer.tokenizer import Tokenizer
+from .bodies.embeddings import EmbeddingRequest
 from .bodies.schema import GenerationRequest
 from .deadline import Deadline
 from .errors import ModelNotFound
@@ -84,7 +85,7 @@ class Serving:
             return ""
         return model if any(adapter.name == model for adapter in self.adapters) else ""
 
-    def deadline_of(self, request: web.Request, body: GenerationRequest) -> Deadline:
+    def deadline_of(self, request: web.Request, body: GenerationRequest | EmbeddingRequest) -> Deadline:
         """Return when a request's time is over.
 
         Raises:
@@ -140,7 +141,7 @@ def request_id(request: web.Request) -> str:
     return request[REQUEST_ID]
 
 
-def request_label(request: web.Request, body: GenerationRequest) -> str:
+def request_label(request: web.Request, body: GenerationRequest | EmbeddingRequest) -> str:
     """Return the id to build the response's id of: the body's `request_id`, else the HTTP request's."""
     if body.request_id is None:
         return request_id(request)
