@@ -62,7 +62,7 @@ def read_tensor_table(directory: Path) -> dict[str, TensorLocation]:
     index_path = directory / _INDEX_NAME
     if index_path.is_file():
         return _read_indexed(directory, index_path)
-    return _read_file(_single_file(directory))
+    return read_tensor_file(_single_file(directory))
 
 
 def _read_indexed(directory: Path, index_path: Path) -> dict[str, TensorLocation]:
@@ -72,7 +72,7 @@ def _read_indexed(directory: Path, index_path: Path) -> dict[str, TensorLocation
     if missing:
         tensors = sum(shard in missing for shard in weight_map.values())
         raise ConfigError(f"{directory}: lacks {', '.join(missing)}, which hold {tensors} tensors of {_INDEX_NAME}")
-    shards = {name: _read_file(directory / name) for name in shard_names}
+    shards = {name: read_tensor_file(directory / name) for name in shard_names}
     table: dict[str, TensorLocation] = {}
     for tensor, shard in weight_map.items():
         location = shards[shard].get(tensor)
@@ -108,7 +108,12 @@ def _single_file(directory: Path) -> Path:
     raise ConfigError(f"{directory}: holds no weights: neither {_INDEX_NAME} nor {_SINGLE_NAME}")
 
 
-def _read_file(path: Path) -> dict[str, TensorLocation]:
+def read_tensor_file(path: Path) -> dict[str, TensorLocation]:
+    """Return the location of every tensor of one file.
+
+    Raises:
+        ConfigError: it can't be read, or is no safetensors file.
+    """
     header, data_start, file_bytes = _read_header(path)
     table: dict[str, TensorLocation] = {}
     for name, entry in header.items():

@@ -8,9 +8,18 @@ from typing import Protocol
 
 from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.requests import CallUtility
-from pagewire.ipc.steps import ExecuteStep, FromExecutor, LoadModel, SamplingMasks, Shutdown, ToExecutor
+from pagewire.ipc.steps import (
+    ExecuteStep,
+    FromExecutor,
+    LoadAdapter,
+    LoadModel,
+    SamplingMasks,
+    Shutdown,
+    ToExecutor,
+    UnloadAdapter,
+)
 
-Order = LoadModel | ExecuteStep | CallUtility | Shutdown
+Order = LoadModel | LoadAdapter | UnloadAdapter | ExecuteStep | CallUtility | Shutdown
 
 StepMasks = Mapping[int, bytes]
 """Row id -> masks, as `RowMasks` has them."""

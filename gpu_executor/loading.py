@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, ErrorInfo
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
 
+from .adapters.reading import AdapterReader
+from .adapters.store import AdapterStore
 from .batch.device_tokens import most_token_bytes
 from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache
@@ -92,6 +94,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     with startup.phase("weights"):
         target = LoadedModel.load(plan, peers)
         draft = _load_draft(target, peers)
+    adapters = _make_adapter_store(target)
     meter.note_weights()
     sampler = _make_sampler(plan)
     buffers = _make_graph_buffers(plan)
@@ -101,6 +104,8 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
             len(plan.graph_sizes),
             None if draft is None else draft.make_profile_run(sampler),
         )
+        if adapters is not None:  # read later, some of them at run time
+            use = replace(use, workspace=use.workspace + plan.config.lora.max_loaded * adapters.most_bytes())
         if plan.ops.draws_on_device:  # made when a request first asks for penalties
             of_tokens = most_token_bytes(plan.limits.max_num_seqs, plan.max_model_len)
             use = replace(use, workspace=use.workspace + of_tokens)
@@ -110,6 +115,11 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         drafts = None if draft is None else (draft, draft.make_kv_cache(num_blocks))
     graphs = _make_graphs(plan, target.model, kv_cache, buffers, use)
     runner = _make_runner(target, kv_cache, drafts, sampler, graphs, _link_stages(plan, peers))
+    runner.adapters = adapters
+    failed_adapters: dict[int, ErrorInfo] = {}
+    if adapters is not None:
+        with startup.phase("adapters"):
+            failed_adapters = _load_adapters(adapters, message)
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
     if graphs is not None and peers.of_layers.size > 1:
@@ -125,6 +135,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         kv_cache_dtype=dtype_name(plan.kv_dtype),
         startup=startup.phases,
         memory=budget,
+        failed_adapters=failed_adapters,
     )
     return LoadedExecutor(runner=runner, ops=plan.ops, ready=ready)
 
@@ -178,6 +189,28 @@ def _load_draft(target: LoadedModel, peers: Peers) -> LoadedModel | None:
             f"on the device ({plan.ops.describe()}); give --speculative-method ngram or suffix instead."
         )
     return LoadedModel.load(plan.draft, replace(peers, stage=WHOLE), other_bytes=target.weight_bytes)
+
+
+def _make_adapter_store(target: LoadedModel) -> AdapterStore | None:
+    plan = target.plan
+    if not plan.config.lora.enable_lora:
+        return None
+    # Where kernels keep activations in float32, weights may be of any type, and each is as its checkpoint has it.
+    dtype = plan.dtype if plan.weight_dtype is None else plan.weight_dtype
+    reader = AdapterReader(target.model, plan.ops, dtype, plan.device.torch_device, plan.config.lora.max_lora_rank)
+    return AdapterStore(reader)
+
+
+def _load_adapters(adapters: AdapterStore, message: LoadModel) -> dict[int, ErrorInfo]:
+    """Read the adapters that there are; return why those can't be that could once."""
+    failed = {}
+    for adapter in message.adapters:
+        if message.num_blocks is None:  # the first start, which tells its user
+            adapters.load(adapter)
+        elif (error := adapters.try_load(adapter)) is not None:
+            logger.error("adapter %r is lost: %s", adapter.name, error.message)
+            failed[adapter.load_id] = error
+    return failed
 
 
 def _make_sampler(plan: LoadPlan) -> Drawing:

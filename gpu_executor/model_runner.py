@@ -18,6 +18,7 @@ from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.steps import ExecuteStep, RowResult, ScheduledRow, StepResult
 
+from .adapters.store import AdapterStore
 from .batch.graphed_forward import GraphedForward
 from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache
@@ -77,6 +78,7 @@ class ModelRunner:
         self._device = batch.drawing_device
         self._pooler = Pooler(self._device)
         self.mask_source: MaskSource | None = None  # set by whoever holds the conversation with the core
+        self.adapters: AdapterStore | None = None  # set once the model is loaded, where adapters are served
         self._in_flight: deque[LaunchedStep] = deque()  # whose draws the host has not seen
         self._last_end: Marker | None = None
 
@@ -130,12 +132,16 @@ class ModelRunner:
         started, self._waited_s = self._clock(), 0.0
         self._settle_checks_of(step.rows)
         plan = self._batch.plan(step)
+        if self.adapters is not None:
+            plan.fail(self.adapters.follow(step))
         self._batch.remove(step.removed_row_ids)
         self._pooler.forget(step.removed_row_ids)
         if self._proposer is not None:
             self._proposer.forget(step.removed_row_ids)
         self._batch.add(plan.new_rows.values())
         inputs = self._batch.build_inputs(plan.rows) if plan.rows else None
+        if inputs is not None and self.adapters is not None:
+            inputs = inputs.with_adapters(self.adapters.tokens_of(plan.rows))
         # Launched behind the upload of the inputs, which it has no part in, and before the step's first write.
         self._kv_cache.copy_blocks(step.block_copies, self._device)
         if self._proposer is not None:
@@ -269,7 +275,7 @@ class ModelRunner:
 
         What is not the last stage's goes on to the next one.
         """
-        if self._graphs is not None and inputs.is_decode:
+        if self._graphs is not None and inputs.is_decode and not inputs.metadata.adapters:
             replayed = self._graphs.run(inputs)
             if replayed is not None:
                 return replayed

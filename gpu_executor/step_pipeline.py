@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import zmq
 
 from pagewire.ipc.requests import CallUtility
-from pagewire.ipc.steps import ExecuteStep, FromExecutor, LoadModel, Shutdown
+from pagewire.ipc.steps import ExecuteStep, FromExecutor, LoadAdapter, LoadModel, Shutdown, UnloadAdapter
 
 from .completion import CompletionNotice
 from .core_inbox import CoreInbox, Order, StepMasks
@@ -38,7 +38,9 @@ class PipelinedWorker(Protocol):
         """Launch a step; None if it is of another epoch."""
         ...
 
-    def handle(self, message: LoadModel | ExecuteStep | CallUtility) -> FromExecutor | None:
+    def handle(
+        self, message: LoadModel | LoadAdapter | UnloadAdapter | ExecuteStep | CallUtility
+    ) -> FromExecutor | None:
         """Answer a message."""
         ...
 

@@ -7,11 +7,20 @@ import logging
 from contextlib import nullcontext
 
 from pagewire.ipc.channels import PairChannel
-from pagewire.ipc.errors import NotFound
+from pagewire.ipc.errors import InvalidRequest, NotFound
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.step_trace import StepTrace
-from pagewire.ipc.steps import ExecuteStep, ExecutorReady, FromExecutor, LoadModel, ToExecutor
+from pagewire.ipc.steps import (
+    AdapterLoaded,
+    ExecuteStep,
+    ExecutorReady,
+    FromExecutor,
+    LoadAdapter,
+    LoadModel,
+    ToExecutor,
+    UnloadAdapter,
+)
 
 from .core_inbox import MaskSource
 from .host_limits import HostLimits
@@ -24,6 +33,7 @@ from .step_profile import trace_channel, trace_runner
 # The first capture compiles kernels for shapes that no step has had: on a slow and busy machine, many seconds each.
 _CAPTURE_LIMIT_S = 120.0
 _COMPILATION_LIMIT_S = 120.0
+_ADAPTER_LIMIT_S = 60.0  # hundreds of megabytes at most, from whatever disk
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +78,12 @@ class Worker:
         if self._trace is not None:
             self._trace.close()
 
-    def handle(self, message: LoadModel | ExecuteStep | CallUtility) -> FromExecutor | None:
+    def handle(
+        self, message: LoadModel | LoadAdapter | UnloadAdapter | ExecuteStep | CallUtility
+    ) -> FromExecutor | None:
         """Do what a message asks and return the answer.
 
-        None for a step of another epoch; and but for the load of the model, the engine's output rank alone answers.
+        None for a step of another epoch; and but for loads, the engine's output rank alone answers.
 
         Raises:
             StartError: the model can't be loaded.
@@ -84,6 +96,12 @@ class Worker:
                     return None
                 result = self._runner.execute(message)
                 return result if self._is_output_rank else None
+            case LoadAdapter():
+                return self._load_adapter(message)
+            case UnloadAdapter():
+                if self._runner is not None and self._runner.adapters is not None:
+                    self._runner.adapters.unload(message.load_id)
+                return None
             case CallUtility():
                 return self._call(message) if self._is_output_rank else None
 
@@ -140,6 +158,17 @@ class Worker:
         gc.freeze()
         logger.debug("memory: %s", loaded.ready.memory)
         return loaded.ready
+
+    def _load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        load_id = message.adapter.load_id
+        assert self._runner is not None, "the core loads adapters once the model is loaded"
+        if self._runner.adapters is None:
+            error = InvalidRequest("Adapters are served with --enable-lora.").to_info()
+            return AdapterLoaded(executor_epoch=message.executor_epoch, load_id=load_id, error=error)
+        reason = f"loading adapter {message.adapter.name!r}"
+        with nullcontext() if self._long_work is None else self._long_work.during(reason, _ADAPTER_LIMIT_S):
+            failure = self._runner.adapters.try_load(message.adapter)
+        return AdapterLoaded(executor_epoch=message.executor_epoch, load_id=load_id, error=failure)
 
     def _call(self, message: CallUtility) -> UtilityResult:
         """Answer a utility call: `batch_rows` gives [row_id, num_tokens, block_ids] of every row held."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from .adapters import Adapter
 from .config import EngineConfig
 from .errors import ErrorInfo
 from .outputs import TokenLogprobs, UtilityResult
@@ -38,12 +39,28 @@ class LoadModel(Message, frozen=True, kw_only=True):
         executor_epoch: goes into every later message; anything of another epoch is dropped.
         num_blocks: KV blocks to allocate; None at the first start, when the executors measure what fits all of them.
         placement: which of the executors this one is.
+        adapters: to be read as well. At the first start one that can't be read is a `StartError`.
     """
 
     executor_epoch: int
     config: EngineConfig
     num_blocks: int | None = None
     placement: RankPlacement = RankPlacement()
+    adapters: list[Adapter] = []
+
+
+class LoadAdapter(Message, frozen=True, kw_only=True):
+    """Read an adapter, after the steps that were sent before. Every rank answers with `AdapterLoaded`."""
+
+    executor_epoch: int
+    adapter: Adapter
+
+
+class UnloadAdapter(Message, frozen=True, kw_only=True):
+    """Forget an adapter, after the steps that were sent before; no row of a later step has it. It is not answered."""
+
+    executor_epoch: int
+    load_id: int
 
 
 class NewRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):
@@ -205,6 +222,7 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
         startup: (phase, seconds) in order.
         memory: one line with the whole memory budget.
         device_name: for people, as "NVIDIA H200"; empty for a CPU.
+        failed_adapters: load ids of those of `LoadModel` that can't be read any more, and why.
     """
 
     executor_epoch: int
@@ -215,6 +233,19 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     startup: tuple[tuple[str, float], ...] = ()
     memory: str = ""
     device_name: str = ""
+    failed_adapters: dict[int, ErrorInfo] = {}
+
+
+class AdapterLoaded(Message, frozen=True, kw_only=True):
+    """The answer of a rank to `LoadAdapter`.
+
+    Attributes:
+        error: why it can't be read; nothing else has changed then.
+    """
+
+    executor_epoch: int
+    load_id: int
+    error: ErrorInfo | None = None
 
 
 class ExecutorBusy(Message, frozen=True, kw_only=True):
@@ -242,5 +273,5 @@ class Shutdown(Message, frozen=True, kw_only=True):
     """End in order: finish nothing, free everything, exit 0."""
 
 
-ToExecutor = LoadModel | ExecuteStep | SamplingMasks | CallUtility | Shutdown
-FromExecutor = ExecutorReady | StepResult | UtilityResult | ExecutorBusy | ExecutorFailed
+ToExecutor = LoadModel | LoadAdapter | UnloadAdapter | ExecuteStep | SamplingMasks | CallUtility | Shutdown
+FromExecutor = ExecutorReady | AdapterLoaded | StepResult | UtilityResult | ExecutorBusy | ExecutorFailed

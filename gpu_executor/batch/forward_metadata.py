@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..kernels.low_rank import AdapterTokens
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardMetadata:
@@ -25,6 +27,7 @@ class ForwardMetadata:
         block_size: tokens a KV block holds.
         max_query_len: at least the most tokens that a request has here; what launches are sized by, never results.
         max_seq_len: at least the largest of seq_lens; likewise.
+        adapters: which tokens' products are changed by adapters, no token's by two; empty: none are.
     """
 
     positions: Tensor
@@ -36,3 +39,4 @@ class ForwardMetadata:
     block_size: int
     max_query_len: int
     max_seq_len: int
+    adapters: tuple[AdapterTokens, ...] = ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
 from ..devices.base import Marker
+from ..kernels.low_rank import AdapterTokens
 from .device_inputs import DrawPlaces
 from .forward_metadata import ForwardMetadata
 
@@ -74,3 +75,7 @@ class StepInputs:
     is_decode: bool = False
     draw_places: DrawPlaces | None = None
     start: Marker | None = None
+
+    def with_adapters(self, adapters: tuple[AdapterTokens, ...]) -> StepInputs:
+        """Return the step with what adapters change of it."""
+        return replace(self, metadata=replace(self.metadata, adapters=adapters)) if adapters else self

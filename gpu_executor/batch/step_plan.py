@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -44,6 +44,13 @@ class StepPlan:
     new_rows: dict[int, PreparedRow] = field(default_factory=dict)
     rows: list[ScheduledRow] = field(default_factory=list)
     errors: dict[int, ErrorInfo] = field(default_factory=dict)
+
+    def fail(self, errors: Mapping[int, ErrorInfo]) -> None:
+        """Leave out rows for other reasons, by row id."""
+        if errors:
+            self.new_rows = {row_id: row for row_id, row in self.new_rows.items() if row_id not in errors}
+            self.rows = [row for row in self.rows if row.row_id not in errors]
+            self.errors = {**errors, **self.errors}
 
 
 @dataclass(frozen=True, slots=True)

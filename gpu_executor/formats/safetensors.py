@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_table
+from pagewire.checkpoint.safetensors_index import TensorLocation, read_tensor_file, read_tensor_table
 from pagewire.ipc.errors import ConfigError
 
 from ..kernels.layouts import GROUP_SIZE, DenseWeight, LinearWeight
@@ -43,10 +43,27 @@ def open_safetensors(directory: Path) -> Iterator[list[SafetensorsTensor]]:
     Raises:
         ConfigError: if a file is missing, truncated or malformed.
     """
+    with _open(read_tensor_table(directory)) as tensors:
+        yield tensors
+
+
+@contextmanager
+def open_safetensors_file(path: Path) -> Iterator[list[SafetensorsTensor]]:
+    """The same of one file, whatever its name.
+
+    Raises:
+        ConfigError: as `open_safetensors`.
+    """
+    with _open(read_tensor_file(path)) as tensors:
+        yield tensors
+
+
+@contextmanager
+def _open(table: Mapping[str, TensorLocation]) -> Iterator[list[SafetensorsTensor]]:
     maps: dict[Path, mmap.mmap] = {}
     tensors: list[SafetensorsTensor] = []
     try:
-        for name, location in read_tensor_table(directory).items():
+        for name, location in table.items():
             if location.path not in maps:
                 maps[location.path] = _map(location.path)
             tensors.append(SafetensorsTensor(name, location, maps[location.path]))

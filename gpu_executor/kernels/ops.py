@@ -21,6 +21,7 @@ from ..parallel.rank_group import ALONE, RankGroup
 from .draws import OutputRows
 from .expert_choice import ExpertChoice, choose_experts
 from .layouts import AttentionWeights, DecoderWeights, LinearWeight, MixtureWeights, MLPWeights
+from .low_rank import UNCHANGED, LayerChanges, TokensOfChange
 from .small_ops import SmallOps
 
 
@@ -61,12 +62,13 @@ class Ops(SmallOps):
             [num_tokens, hidden_size], compute dtype: normed rows, or the stream where `weights` has no norm.
         """
         hidden, residual = self._enter(input_ids, weights) if stream is None else stream, None
-        for layer, kv_cache in zip(weights.layers, kv_caches, strict=True):
-            hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata)
+        for index, (layer, kv_cache) in enumerate(zip(weights.layers, kv_caches, strict=True)):
+            changes = LayerChanges.of(metadata.adapters, index)
+            hidden, residual = self.attention_block(hidden, residual, layer.attention, kv_cache, metadata, changes)
             if isinstance(layer.mlp, MixtureWeights):
                 hidden, residual = self.mixture_block(hidden, residual, layer.mlp)
             else:
-                hidden, residual = self.mlp_block(hidden, residual, layer.mlp)
+                hidden, residual = self.mlp_block(hidden, residual, layer.mlp, changes)
         if weights.norm is None:
             return hidden if residual is None else hidden + residual
         return self._norm(hidden, residual, weights.norm, weights.norm_eps)[0]
@@ -97,6 +99,7 @@ class Ops(SmallOps):
         weights: AttentionWeights,
         kv_cache: LayerKVCache,
         metadata: ForwardMetadata,
+        changes: LayerChanges = UNCHANGED,
     ) -> tuple[Tensor, Tensor]:
         """Run norm, projections, rotation, KV store, attention and output projection of one layer.
 
@@ -106,6 +109,7 @@ class Ops(SmallOps):
             weights: the block's parameters and shape.
             kv_cache: the layer's paged memory.
             metadata: the step.
+            changes: what adapters add to the products.
 
         Returns:
             This block's output, not yet added, and the residual.
@@ -113,7 +117,8 @@ class Ops(SmallOps):
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
         num_tokens, query_size, kv_size = x.shape[0], w.num_heads * w.head_dim, w.num_kv_heads * w.head_dim
-        query, key, value = torch.split(self.linear(x, w.qkv), [query_size, kv_size, kv_size], dim=1)
+        qkv = self.changed_linear(x, w.qkv, changes.qkv)
+        query, key, value = torch.split(qkv, [query_size, kv_size, kv_size], dim=1)
         query = query.reshape(num_tokens, w.num_heads, w.head_dim)
         key = key.reshape(num_tokens, w.num_kv_heads, w.head_dim)
         value = value.reshape(num_tokens, w.num_kv_heads, w.head_dim)
@@ -125,25 +130,50 @@ class Ops(SmallOps):
         context = self.paged_attention(
             query, kv_cache, metadata, scale=w.scale, sliding_window=w.sliding_window, soft_cap=w.soft_cap
         )
-        output = self.ranks.sum_in_order(self.linear(context.reshape(num_tokens, query_size), w.output))
+        context = context.reshape(num_tokens, query_size)
+        output = self.ranks.sum_in_order(self.changed_linear(context, w.output, changes.output))
         return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
 
-    def mlp_block(self, hidden: Tensor, residual: Tensor | None, weights: MLPWeights) -> tuple[Tensor, Tensor]:
+    def mlp_block(
+        self, hidden: Tensor, residual: Tensor | None, weights: MLPWeights, changes: LayerChanges = UNCHANGED
+    ) -> tuple[Tensor, Tensor]:
         """Run norm, gate and up projection, gating and down projection of one layer.
 
         Args:
             hidden: [num_tokens, hidden_size], the previous block's output, not yet added to the residual.
             residual: like `hidden`; None if `hidden` is the stream itself.
             weights: the block's parameters.
+            changes: what adapters add to the products.
 
         Returns:
             This block's output, not yet added, and the residual.
         """
         w = weights
         x, residual = self._norm(hidden, residual, w.norm, w.norm_eps)
-        gate_up = self.linear(x, w.gate_up)
-        output = self.ranks.sum_in_order(self.linear(self._put_through(gate_up, w.activation), w.down))
+        gated = self._put_through(self.changed_linear(x, w.gate_up, changes.gate_up), w.activation)
+        output = self.ranks.sum_in_order(self.changed_linear(gated, w.down, changes.down))
         return self._finish_block(output, w.post_norm, w.norm_eps, w.output_scale), residual
+
+    def changed_linear(self, x: Tensor, weight: LinearWeight, changes: Sequence[TokensOfChange]) -> Tensor:
+        """Multiply by a weight, as `linear` does, and add to some tokens' rows what their adapter gives.
+
+        An adapter's tokens are multiplied together, by products that keep rows apart: so a row has the same bits
+        whichever adapters share the step, and a row without one those of `linear`.
+
+        Args:
+            x: [num_tokens, in_features], compute dtype.
+            weight: as of `linear`.
+            changes: of this weight; no token is in two of them.
+        """
+        y = self.linear(x, weight)
+        for each in changes:
+            rows = x if each.token_ids is None else x[each.token_ids]
+            added = self.linear(self.linear(rows, each.change.a), each.change.b)
+            if each.token_ids is None:
+                y = y + added
+            else:
+                y[each.token_ids] += added
+        return y
 
     def mixture_block(self, hidden: Tensor, residual: Tensor | None, weights: MixtureWeights) -> tuple[Tensor, Tensor]:
         """Run norm, router and the chosen experts of one layer; arguments and results are those of `mlp_block`."""

@@ -47,6 +47,26 @@ class Shard:
         return WHOLE_TENSOR if self.num_rows == self.out_features else TensorPart(rows=self.rows)
 
 
+@dataclass(frozen=True, slots=True)
+class AdaptedProjection:
+    """One projection of the checkpoint as an adapter changes it: B A is added to its weight.
+
+    Attributes:
+        module: its canonical name.
+        out_features, in_features: of all ranks.
+        part_of_a: what this rank reads of A [rank, in_features].
+        part_of_b: what it reads of B [out_features, rank].
+        first_row: where its rows begin among those of the layer here.
+    """
+
+    module: str
+    out_features: int
+    in_features: int
+    part_of_a: TensorPart = WHOLE_TENSOR
+    part_of_b: TensorPart = WHOLE_TENSOR
+    first_row: int = 0
+
+
 class FusedLinear:
     """y = x W^T + b, where W stacks the rows of several projections that share their input.
 
@@ -84,6 +104,19 @@ class FusedLinear:
     def modules(self) -> tuple[str, ...]:
         """Canonical names of the projections."""
         return tuple(f"{self._prefix}.{shard.shard_id}" for shard in self.shards)
+
+    @property
+    def adapted(self) -> tuple[AdaptedProjection, ...]:
+        """What adapters may change of it."""
+        first_row, projections = 0, []
+        for shard, module in zip(self.shards, self.modules, strict=True):
+            projections.append(
+                AdaptedProjection(
+                    module, shard.out_features, self._in_features, part_of_b=shard.part, first_row=first_row
+                )
+            )
+            first_row += shard.num_rows
+        return tuple(projections)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""
@@ -154,6 +187,14 @@ class RowParallelLinear:
     def modules(self) -> tuple[str, ...]:
         """Canonical name of the projection."""
         return (self._module,)
+
+    @property
+    def adapted(self) -> tuple[AdaptedProjection, ...]:
+        """What adapters may change of it."""
+        out_features, in_features = self._shape
+        is_whole = len(self._columns) == in_features
+        part_of_a = WHOLE_TENSOR if is_whole else TensorPart(columns=self._columns)
+        return (AdaptedProjection(self._module, out_features, in_features, part_of_a=part_of_a),)
 
     def weight_targets(self) -> Iterator[WeightTarget]:
         """Yield what the checkpoint must hold for this layer."""

@@ -12,6 +12,7 @@ from ..kernels.draws import OutputRows
 from ..kernels.layouts import LinearWeight
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..kv_scales import KVScales
+from ..layers.adapted_layer import AdaptedLayer
 from ..layers.weight_target import WeightTarget
 from ..parallel.share import Share
 
@@ -92,6 +93,10 @@ class Model(Protocol):
 
         Each comes with the canonical names of the checkpoint's layers whose rows it stacks, in their order.
         """
+        ...
+
+    def adapted_layers(self) -> Sequence[AdaptedLayer]:
+        """Return what adapters may change of each of the model's layers, those of other stages too."""
         ...
 
     def kv_scales(self) -> list[KVScales | None]:

@@ -28,6 +28,7 @@ from ..kernels.draws import OutputRows
 from ..kernels.layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, RotaryTable
 from ..kv_cache_spec import KVCacheSpec, LayerKVCache
 from ..kv_scales import KVScales
+from ..layers.adapted_layer import AdaptedLayer
 from ..layers.attention import Attention
 from ..layers.build_context import BuildContext
 from ..layers.embedding import VocabEmbedding
@@ -174,6 +175,10 @@ class LlamaForCausalLM:
             for linear in (layer.attention.qkv, layer.attention.output, *layer.mlp.linears):
                 yield linear.modules, linear.weight
 
+    def adapted_layers(self) -> list[AdaptedLayer]:
+        """See `Model.adapted_layers`."""
+        return [layer.adapted() for layer in self.layers]
+
     def kv_scales(self) -> list[KVScales | None]:
         """See `Model.kv_scales`."""
         return [layer.attention.kv_scales_loader.loaded() for layer in self.layers]
@@ -197,6 +202,13 @@ class DecoderLayer:
     def __init__(self, attention: Attention, mlp: MLP | MixtureBlock) -> None:
         self.attention = attention
         self.mlp = mlp
+
+    def adapted(self) -> AdaptedLayer:
+        """Return what adapters may change of it; the experts of a mixture they leave alone."""
+        linears = {"qkv": self.attention.qkv.adapted, "output": self.attention.output.adapted}
+        if isinstance(self.mlp, MLP):
+            linears |= {"gate_up": self.mlp.gate_up.adapted, "down": self.mlp.down.adapted}
+        return AdaptedLayer(**linears)
 
     def weights(self, rotary: RotaryTable) -> DecoderLayerWeights:
         """Gather the loaded parameters for the kernels: `Ops.decoder` runs the layers.
