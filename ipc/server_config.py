@@ -96,6 +96,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trust_request_chat_template: Annotated[
         bool, Meta(description="Let requests bring a chat template of their own (`chat_template`).")
     ] = False
+    max_stored_responses: Annotated[
+        int, Meta(description="Responses of /v1/responses that are kept in memory, to go on from; 0 keeps none.")
+    ] = 1000
     disable_log_stats: Annotated[bool, Meta(description="No line of throughput figures every 10 s.")] = False
     enable_log_requests: Annotated[bool, Meta(description="Log each request.")] = False
 
@@ -108,6 +111,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("--api-key must not be empty.")
         if self.request_timeout is not None and not 0 < self.request_timeout < math.inf:
             raise ConfigError(f"--request-timeout {self.request_timeout} must be a positive number of seconds.")
+        if self.max_stored_responses < 0:
+            raise ConfigError(f"--max-stored-responses {self.max_stored_responses} must not be negative; 0 keeps none.")
         self._check_origins()
         self._check_tls()
 

@@ -19,8 +19,10 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from pagewire.ipc.server_config import ServerConfig
 
-from ..openai import chat, completions, models, tokenize
+from ..openai import chat, completions, embeddings, models, tokenize
 from ..openai.bodies import description
+from ..openai.responses import handlers as responses
+from ..openai.responses.store import STORE, ResponseStore
 from ..openai.serving import SERVING, Serving
 from . import health
 from .access.api_keys import load_api_keys
@@ -59,8 +61,14 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     app[health.REGISTRY] = registry
+    app[STORE] = ResponseStore(config.max_stored_responses)
+    app.on_shutdown.append(_end_background_work)
     _add_routes(app.router)
     return app
+
+
+async def _end_background_work(app: web.Application) -> None:
+    app[STORE].end_all()
 
 
 def _add_routes(router: web.UrlDispatcher) -> None:
@@ -68,6 +76,12 @@ def _add_routes(router: web.UrlDispatcher) -> None:
     get = functools.partial(router.add_get, expect_handler=leave_expect_to_middleware)
     add("POST", "/v1/chat/completions", chat.create_chat_completion)
     add("POST", "/v1/completions", completions.create_completion)
+    add("POST", "/v1/embeddings", embeddings.create_embeddings)
+    add("POST", "/v1/responses", responses.create_response)
+    get("/v1/responses/{response_id}", responses.retrieve_response)
+    add("DELETE", "/v1/responses/{response_id}", responses.delete_response)
+    add("POST", "/v1/responses/{response_id}/cancel", responses.cancel_response)
+    get("/v1/responses/{response_id}/input_items", responses.list_input_items)
     get("/v1/models", models.list_models)
     get("/v1/models/{model:.+}", models.retrieve_model)
     add("POST", "/tokenize", tokenize.tokenize)

@@ -36,7 +36,7 @@ class ChunkWriter(EventWriter, Protocol):
 async def stream_answers(
     request: web.Request, serving: Serving, call: Call, writer: ChunkWriter, *, include_usage: bool
 ) -> web.StreamResponse:
-    """Answer as completions do: the last event is `[DONE]`, and an error is one before it. Otherwise `stream_events`."""
+    """Answer as completions do: the last event is `[DONE]`, an error is one before it; otherwise as `stream_events`."""
     return await stream_events(
         request,
         serving,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from types import UnionType
 from typing import Any
 
 import msgspec
@@ -19,110 +19,23 @@ from pagewire.version import __version__
 
 from ..errors import ErrorResponse
 from ..messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
+from ..responses.request import ResponseRequest
 from .json_body import encode_json
-from .responses import (
-    ChatChunk,
-    ChatResponse,
-    CompletionResponse,
-    DetokenizeResponse,
-    ModelCard,
-    ModelList,
-    TokenizeResponse,
-)
-from .schema import (
-    NEUTRAL_VALUES,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
+from .operations import OPERATIONS, Operation
+from .schema import NEUTRAL_VALUES, ChatRequest, CompletionRequest
 
 JsonObject = dict[str, Any]  # Any: a JSON document, written for others to read
 
 _REF = "#/components/schemas/{name}"
-_TEXT = "text/plain"
 
-
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """GET /version."""
-
-    version: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """One route as clients see it.
-
-    Attributes:
-        answer: the JSON body of a 200; a text's media type; None for an empty body.
-        event: the JSON of each event, where `stream` is true.
-        errors: statuses besides those that every operation, or every one with a body, can have.
-        is_open: whether it is answered without an API key.
-    """
-
-    method: str
-    path: str
-    summary: str
-    body: type[msgspec.Struct] | None = None
-    answer: type[msgspec.Struct] | str | None = None
-    event: type[msgspec.Struct] | None = None
-    errors: tuple[int, ...] = ()
-    is_open: bool = False
-
-
-OPERATIONS = (
-    Operation(
-        method="post",
-        path="/v1/chat/completions",
-        summary="Answer a conversation",
-        body=ChatRequest,
-        answer=ChatResponse,
-        event=ChatChunk,
-        errors=(404, 500, 503, 504),
-    ),
-    Operation(
-        method="post",
-        path="/v1/completions",
-        summary="Continue one text or several",
-        body=CompletionRequest,
-        answer=CompletionResponse,
-        event=CompletionResponse,
-        errors=(404, 500, 503, 504),
-    ),
-    Operation(method="get", path="/v1/models", summary="List the models", answer=ModelList, errors=(503,)),
-    Operation(method="get", path="/v1/models/{model}", summary="Describe a model", answer=ModelCard, errors=(404, 503)),
-    Operation(
-        method="post",
-        path="/tokenize",
-        summary="Turn a text or a conversation into token ids",
-        body=TokenizeRequest,
-        answer=TokenizeResponse,
-        errors=(404, 500, 503),
-    ),
-    Operation(
-        method="post",
-        path="/detokenize",
-        summary="Turn token ids into text",
-        body=DetokenizeRequest,
-        answer=DetokenizeResponse,
-        errors=(404, 500, 503),
-    ),
-    Operation(
-        method="get", path="/health", summary="Whether requests can be answered now", errors=(503,), is_open=True
-    ),
-    Operation(method="get", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
-    Operation(method="post", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
-    Operation(method="get", path="/live", summary="Whether the process runs", is_open=True),
-    Operation(method="get", path="/version", summary="The server's version", answer=Version),
-    Operation(method="get", path="/metrics", summary="Figures for Prometheus", answer=_TEXT),
-    Operation(method="get", path="/metrics/", summary="The same as /metrics", answer=_TEXT),
-    Operation(method="get", path="/openapi.json", summary="This description", answer="application/json", errors=(503,)),
-)
-
+_PARAMETERS = {
+    "model": "A name of the list; it may hold slashes.",
+    "response_id": "The id of a response that was stored.",
+}
 _ERRORS = {
     400: "A value is malformed, out of range or not supported; `param` names the field. Or this is no HTTP.",
     401: "The API key is missing or wrong.",
-    404: "The model does not exist.",
+    404: "The model, or what the path names, does not exist.",
     408: "The request did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not declared as JSON.",
@@ -160,8 +73,8 @@ def describe_api() -> JsonObject:
         "info": {
             "title": "pagewire",
             "version": __version__,
-            "description": "OpenAI's completions and chat completions, with vLLM's additional fields. Unknown fields "
-            "are refused. null always means that a field is not given.",
+            "description": "OpenAI's completions, chat completions and responses, with vLLM's additional fields. "
+            "Unknown fields are refused. null always means that a field is not given.",
         },
         "paths": paths,
         "components": {
@@ -174,14 +87,15 @@ def describe_api() -> JsonObject:
 
 
 def _structs(operation: Operation) -> Iterator[type[msgspec.Struct]]:
-    for struct in (operation.body, operation.answer, operation.event):
+    named = operation.event.__args__ if isinstance(operation.event, UnionType) else ()
+    for struct in (operation.body, operation.answer, operation.event, *named):
         if isinstance(struct, type):
             yield struct
 
 
 def _narrow(schemas: JsonObject) -> None:
     """Write into the schemas what handlers refuse beyond what the structs say."""
-    for request in (ChatRequest, CompletionRequest):
+    for request in (ChatRequest, CompletionRequest, ResponseRequest):
         for name in request.unsupported_fields:
             schemas[request.__name__]["properties"][name] = _only(None, *NEUTRAL_VALUES.get(name, ()))
     message = schemas["ChatMessage"]["properties"]
@@ -213,15 +127,17 @@ def _describe(operation: Operation) -> JsonObject:
         "summary": operation.summary,
         "responses": {"200": _describe_answer(operation)},
     }
-    if "{model}" in operation.path:
+    names = re.findall(r"\{(\w+)\}", operation.path)
+    if names:
         described["parameters"] = [
             {
-                "name": "model",
+                "name": name,
                 "in": "path",
                 "required": True,
-                "description": "A name of the list; it may hold slashes.",
+                "description": _PARAMETERS[name],
                 "schema": {"type": "string", "minLength": 1},
             }
+            for name in names
         ]
     if operation.body is not None:
         content = {"application/json": {"schema": _reference(operation.body)}}
@@ -242,7 +158,16 @@ def _describe_answer(operation: Operation) -> JsonObject:
             return {"description": operation.summary, "content": {media_type: {}}}
         case struct:
             content: JsonObject = {"application/json": {"schema": _reference(struct)}}
-    if operation.event is not None:
+    if isinstance(operation.event, UnionType):
+        content["text/event-stream"] = {
+            "schema": {
+                "type": "string",
+                "description": "If `stream` is true: events `event: TYPE` and `data: JSON`, as `x-events` has them. "
+                "Lines that begin with a colon keep the connection alive.",
+            },
+            "x-events": {"oneOf": [_reference(struct) for struct in operation.event.__args__]},
+        }
+    elif operation.event is not None:
         content["text/event-stream"] = {
             "schema": {
                 "type": "string",

@@ -6,7 +6,7 @@ other value is refused by name (see `refuse_unsupported`).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -230,7 +230,13 @@ class DetokenizeRequest(_Body, kw_only=True):
     tokens: list[Int64]
 
 
-def refuse_unsupported(request: GenerationRequest) -> None:
+class HasUnsupportedFields(Protocol):
+    """A body with fields that are declared to be refused by name."""
+
+    unsupported_fields: ClassVar[tuple[str, ...]]
+
+
+def refuse_unsupported(request: HasUnsupportedFields) -> None:
     """Refuse every field whose value asks for something that this server doesn't do yet.
 
     Raises:

@@ -1,0 +1,152 @@
+"""The routes as clients see them: what each takes and answers. `description` writes OpenAPI of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import UnionType
+
+import msgspec
+
+from ..responses.answer import DeletedResponse, InputItemList, ResponseObject
+from ..responses.events import ResponseEvent
+from ..responses.request import ResponseRequest
+from .embeddings import EmbeddingRequest, EmbeddingResponse
+from .responses import (
+    ChatChunk,
+    ChatResponse,
+    CompletionResponse,
+    DetokenizeResponse,
+    ModelCard,
+    ModelList,
+    TokenizeResponse,
+)
+from .schema import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+
+_TEXT = "text/plain"
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /version."""
+
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One route as clients see it.
+
+    Attributes:
+        answer: the JSON body of a 200; a text's media type; None for an empty body.
+        event: the JSON of each event, where `stream` is true; a union of structs for named events.
+        errors: statuses besides those that every operation, or every one with a body, can have.
+        is_open: whether it is answered without an API key.
+    """
+
+    method: str
+    path: str
+    summary: str
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | str | None = None
+    event: type[msgspec.Struct] | UnionType | None = None
+    errors: tuple[int, ...] = ()
+    is_open: bool = False
+
+
+OPERATIONS = (
+    Operation(
+        method="post",
+        path="/v1/chat/completions",
+        summary="Answer a conversation",
+        body=ChatRequest,
+        answer=ChatResponse,
+        event=ChatChunk,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(
+        method="post",
+        path="/v1/completions",
+        summary="Continue one text or several",
+        body=CompletionRequest,
+        answer=CompletionResponse,
+        event=CompletionResponse,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(
+        method="post",
+        path="/v1/embeddings",
+        summary="Turn texts into vectors",
+        body=EmbeddingRequest,
+        answer=EmbeddingResponse,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(
+        method="post",
+        path="/v1/responses",
+        summary="Answer an input, and keep the answer to go on from",
+        body=ResponseRequest,
+        answer=ResponseObject,
+        event=ResponseEvent,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(
+        method="get",
+        path="/v1/responses/{response_id}",
+        summary="Return a stored response",
+        answer=ResponseObject,
+        errors=(404, 503),
+    ),
+    Operation(
+        method="delete",
+        path="/v1/responses/{response_id}",
+        summary="Forget a stored response",
+        answer=DeletedResponse,
+        errors=(404, 503),
+    ),
+    Operation(
+        method="post",
+        path="/v1/responses/{response_id}/cancel",
+        summary="End a response that is made in the background",
+        answer=ResponseObject,
+        errors=(404, 503),
+    ),
+    Operation(
+        method="get",
+        path="/v1/responses/{response_id}/input_items",
+        summary="List what a stored response answered",
+        answer=InputItemList,
+        errors=(404, 503),
+    ),
+    Operation(method="get", path="/v1/models", summary="List the models", answer=ModelList, errors=(503,)),
+    Operation(method="get", path="/v1/models/{model}", summary="Describe a model", answer=ModelCard, errors=(404, 503)),
+    Operation(
+        method="post",
+        path="/tokenize",
+        summary="Turn a text or a conversation into token ids",
+        body=TokenizeRequest,
+        answer=TokenizeResponse,
+        errors=(404, 500, 503),
+    ),
+    Operation(
+        method="post",
+        path="/detokenize",
+        summary="Turn token ids into text",
+        body=DetokenizeRequest,
+        answer=DetokenizeResponse,
+        errors=(404, 500, 503),
+    ),
+    Operation(
+        method="get", path="/health", summary="Whether requests can be answered now", errors=(503,), is_open=True
+    ),
+    Operation(method="get", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
+    Operation(method="post", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
+    Operation(method="get", path="/live", summary="Whether the process runs", is_open=True),
+    Operation(method="get", path="/version", summary="The server's version", answer=Version),
+    Operation(method="get", path="/metrics", summary="Figures for Prometheus", answer=_TEXT),
+    Operation(method="get", path="/metrics/", summary="The same as /metrics", answer=_TEXT),
+    Operation(method="get", path="/openapi.json", summary="This description", answer="application/json", errors=(503,)),
+)

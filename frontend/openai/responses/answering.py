@@ -1,0 +1,192 @@
+"""One response on its way: from the chat that answers it to the body, the events and what is stored of it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from ...answers.parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
+from ...text.generation import TextChunk
+from ..bodies.responses import ChatTokenLogprob
+from ..chat_call import ChatAnswer, ChatCall
+from ..errors import describe_error
+from ..logprobs import ChatLogprobsWriter
+from ..serving import Serving
+from .answer import IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, response_usage
+from .events import (
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    encode_events,
+)
+from .output import ResponseOutput
+from .request import ReasoningConfig, ResponseRequest, TextConfig
+from .store import JsonObject, ResponseStore, StoredResponse
+
+
+class Answering:
+    """A response that is being made; it writes the events of a stream (see `EventWriter`) or the whole body.
+
+    Args:
+        serving: the served model.
+        store: where it is kept, if the request wants it kept.
+        body: what was asked.
+        items: the whole input, earlier responses among it.
+        chat: what answers it.
+        response_id: made by the server: nobody else knows it.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        store: ResponseStore,
+        body: ResponseRequest,
+        items: list[JsonObject],
+        chat: ChatCall,
+        response_id: str,
+    ) -> None:
+        self._serving = serving
+        self._store = store
+        self._items = items
+        self._chat = chat
+        self._numbers = itertools.count()
+        self._output = ResponseOutput(self._numbers.__next__)
+        self._finish_reason = "abort"
+        self._logprobs: ChatLogprobsWriter | None = None
+        if chat.body.logprobs:
+            self._logprobs = ChatLogprobsWriter(
+                serving.tokenizer,
+                num_top=chat.body.top_logprobs or 0,
+                shows_special=not chat.params.skip_special_tokens,
+            )
+        self.response = ResponseObject(
+            id=response_id,
+            created_at=chat.created,
+            status="in_progress",
+            background=bool(body.background),
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            metadata=body.metadata or {},
+            model=chat.model,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            prompt_cache_key=body.prompt_cache_key,
+            reasoning=body.reasoning or ReasoningConfig(),
+            safety_identifier=body.safety_identifier,
+            store=body.store is not False and not store.is_off,
+            temperature=chat.params.temperature,
+            text=_written(body.text or TextConfig()),
+            tool_choice=body.tool_choice or "auto",
+            tools=body.tools or [],
+            top_logprobs=body.top_logprobs or 0,
+            top_p=chat.params.top_p,
+            user=body.user,
+        )
+
+    # ---- whole
+
+    async def collect(self) -> ResponseObject:
+        """Wait for the answer; return and store the response.
+
+        Raises:
+            PagewireError: why the chat failed.
+        """
+        [answer] = await self._chat.collect()
+        self._finish_reason = answer.finish_reason
+        self._output.push(_parts(answer), self._write_logprobs(answer.logprobs))
+        self._end()
+        return self.response
+
+    # ---- streamed
+
+    def opening(self) -> bytes:
+        """Return the events that say that the response begins."""
+        created = ResponseCreated(sequence_number=next(self._numbers), response=self.response)
+        begun = ResponseInProgress(sequence_number=next(self._numbers), response=self.response)
+        return encode_events([created, begun])
+
+    def head(self, _prompt_index: int) -> bytes:
+        """See `EventWriter`."""
+        return b""
+
+    def chunk(self, _prompt_index: int, chunk: TextChunk) -> bytes:
+        """See `EventWriter`."""
+        parts = self._chat.read(chunk)
+        if chunk.finish_reason is not None:
+            self._finish_reason = self._chat.finish_reason(chunk.index, chunk.finish_reason)
+        return encode_events(self._output.push(parts, self._write_logprobs(chunk.logprobs)))
+
+    def ending(self) -> bytes:
+        """Return the last events, and store the response."""
+        events = self._end()
+        kind = ResponseCompleted if self.response.status == "completed" else ResponseIncomplete
+        return encode_events([*events, kind(sequence_number=next(self._numbers), response=self.response)])
+
+    def failure(self, error: Exception) -> bytes:
+        """Return the event that says why the response failed, and store it so far."""
+        self.fail(error)
+        return encode_events([ResponseFailed(sequence_number=next(self._numbers), response=self.response)])
+
+    # ---- both
+
+    def fail(self, error: Exception) -> None:
+        """Note and store why the response failed."""
+        described = describe_error(error)[1]
+        self._output.cut()
+        self._set("failed", error=ResponseFault(code="server_error", message=described.message))
+
+    def save(self) -> StoredResponse | None:
+        """Store the response as it is, if it is to be."""
+        if not self.response.store:
+            return None
+        stored = StoredResponse(response=self.response, items=self._items)
+        self._store.put(stored)
+        return stored
+
+    def _end(self) -> list[Any]:  # Any: events of many kinds, encoded by their own type
+        is_whole = self._finish_reason in ("stop", "tool_calls")
+        events = self._output.finish("completed" if is_whole else "incomplete")
+        if is_whole:
+            self._set("completed", completed_at=int(self._serving.wall_clock()))
+        elif self._finish_reason == "length":
+            self._set("incomplete", incomplete_details=IncompleteDetails(reason="max_output_tokens"))
+        else:
+            self._set("incomplete")
+        return events
+
+    def _set(self, status: ResponseStatus, **changes: Any) -> None:  # Any: fields of ResponseObject
+        self.response = msgspec.structs.replace(
+            self.response,
+            status=status,
+            output=self._output.items,
+            usage=response_usage(self._chat.usage()),
+            **changes,
+        )
+        self.save()
+
+    def _write_logprobs(self, entries: list[Any]) -> list[ChatTokenLogprob]:  # Any: TokenLogprobs, as they came
+        return [] if self._logprobs is None or not entries else self._logprobs.write(entries).content
+
+
+def _parts(answer: ChatAnswer) -> list[AnswerPart]:
+    parts: list[AnswerPart] = []
+    if answer.reasoning:
+        parts.append(ReasoningPart(answer.reasoning))
+    if answer.text:
+        parts.append(TextPart(answer.text))
+    for index, call in enumerate(answer.tool_calls):
+        parts.append(ToolCallPart(index=index, id=call.id, name=call.name, arguments=call.arguments))
+    return parts
+
+
+def _written(text: TextConfig) -> JsonObject:
+    """Return what was asked of the text, without what was not given."""
+    text_format = msgspec.to_builtins(text.format)
+    return {
+        "format": {name: value for name, value in text_format.items() if value is not None},
+        "verbosity": text.verbosity or "medium",
+    }

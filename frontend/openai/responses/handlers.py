@@ -1,0 +1,165 @@
+"""POST /v1/responses, and what clients ask of stored responses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+
+import msgspec
+from aiohttp import web
+
+from pagewire.ipc.errors import InvalidRequest
+
+from ..bodies.json_body import JsonBody, json_response
+from ..bodies.schema import refuse_unsupported
+from ..chat_call import start_chat
+from ..errors import log_error
+from ..serving import SERVING, Serving, request_id
+from ..streaming import stream_events
+from .answer import DeletedResponse, InputItemList, ResponseObject
+from .answering import Answering
+from .conversation import chat_request, input_items
+from .request import ResponseRequest
+from .store import STORE, JsonObject, ResponseStore
+
+_BODY = JsonBody(ResponseRequest)
+_DEFAULT_PAGE, _MOST_A_PAGE = 20, 100
+
+
+async def create_response(request: web.Request) -> web.StreamResponse:
+    """Answer an input, streamed or whole, or in the background."""
+    serving, store = request.app[SERVING], request.app[STORE]
+    body = await _BODY.read(request)
+    _check(body, store)
+    history = _history(body, store)
+    own = [_with_id(item) for item in input_items(body)]
+    response_id = f"resp_{uuid.uuid4().hex}"
+    async with contextlib.AsyncExitStack() as stack:
+        chat = await stack.enter_async_context(
+            start_chat(serving, request, chat_request(body, history, own), response_id)
+        )
+        answering = Answering(serving, store, body, [*history, *own], chat, response_id)
+        if body.background:
+            await chat.call.accepted()
+            response = await _go_on_in_background(serving, answering, stack.pop_all())
+            return json_response(response, request_id(request))
+        if body.stream:
+            return await stream_events(
+                request,
+                serving,
+                chat.call,
+                answering,
+                opening=answering.opening(),
+                ending=answering.ending,
+                failure=answering.failure,
+            )
+        return json_response(await answering.collect(), request_id(request))
+
+
+async def retrieve_response(request: web.Request) -> web.Response:
+    """Return a stored response."""
+    if request.query.get("stream", "false") == "true":
+        raise InvalidRequest("Stored responses can't be streamed; leave out stream.", param="stream")
+    stored = request.app[STORE].get(request.match_info["response_id"])
+    return json_response(stored.response, request_id(request))
+
+
+async def cancel_response(request: web.Request) -> web.Response:
+    """End a response that is made in the background."""
+    return json_response(request.app[STORE].cancel(request.match_info["response_id"]), request_id(request))
+
+
+async def delete_response(request: web.Request) -> web.Response:
+    """Forget a stored response."""
+    response_id = request.match_info["response_id"]
+    request.app[STORE].delete(response_id)
+    return json_response(DeletedResponse(id=response_id), request_id(request))
+
+
+async def list_input_items(request: web.Request) -> web.Response:
+    """Return a page of what a stored response answered, the newest first unless `order` is asc."""
+    items = request.app[STORE].get(request.match_info["response_id"]).items
+    order = request.query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"order must be asc or desc; got {order[:100]!r}.", param="order")
+    if order == "desc":
+        items = items[::-1]
+    after = request.query.get("after")
+    if after is not None:
+        place = next((index for index, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise InvalidRequest(f"after names no item of this response: {after[:100]!r}.", param="after")
+        items = items[place + 1 :]
+    page = items[: _page_size(request)]
+    return json_response(
+        InputItemList(
+            data=page,
+            first_id=page[0]["id"] if page else None,
+            last_id=page[-1]["id"] if page else None,
+            has_more=len(page) < len(items),
+        ),
+        request_id(request),
+    )
+
+
+def _page_size(request: web.Request) -> int:
+    text = request.query.get("limit", str(_DEFAULT_PAGE))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= _MOST_A_PAGE):
+        raise InvalidRequest(f"limit must be from 1 to {_MOST_A_PAGE}; got {text[:100]!r}.", param="limit")
+    return int(text)
+
+
+def _check(body: ResponseRequest, store: ResponseStore) -> None:
+    refuse_unsupported(body)
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options is only allowed with stream: true.", param="stream_options")
+    if body.background and body.stream:
+        raise InvalidRequest("A response in the background can't be streamed; leave one of them out.", param="stream")
+    if body.background and body.store is False:
+        raise InvalidRequest("background: true needs store: the response is asked for later.", param="background")
+    if body.background and store.is_off:
+        raise InvalidRequest("This server stores no responses (--max-stored-responses 0).", param="background")
+
+
+def _history(body: ResponseRequest, store: ResponseStore) -> list[JsonObject]:
+    """Return the items of the responses that a request goes on from."""
+    if body.previous_response_id is None:
+        return []
+    previous = store.get(body.previous_response_id, param="previous_response_id")
+    if previous.response.status in ("queued", "in_progress"):
+        raise InvalidRequest(
+            "The previous response is still in progress; wait until it has ended.", param="previous_response_id"
+        )
+    output: list[JsonObject] = msgspec.to_builtins(previous.response.output)
+    return [*previous.items, *output]
+
+
+def _with_id(item: JsonObject) -> JsonObject:
+    return item if item.get("id") else {**item, "id": f"{_ID_PREFIXES.get(item['type'], 'item')}_{uuid.uuid4().hex}"}
+
+
+_ID_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+async def _go_on_in_background(
+    serving: Serving, answering: Answering, stack: contextlib.AsyncExitStack
+) -> ResponseObject:
+    """Answer after the handler's end; return the response as it is now."""
+    response = answering.response
+
+    async def answer() -> None:
+        # A drain waits for it as for an answer that somebody listens to.
+        async with stack:
+            with serving.admission.answering():
+                try:
+                    await answering.collect()
+                except Exception as error:  # the boundary of an answer that nobody listens to: it is stored
+                    log_error(error, answering.response.id)
+                    answering.fail(error)
+
+    stored = answering.save()
+    assert stored is not None
+    stored.task = asyncio.create_task(answer())
+    await asyncio.sleep(0)  # a task that is cancelled before it begins would leave the chat running
+    return response
