@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from pagewire.engine_core.engine import Engine
 from pagewire.ipc.config import CacheConfig, EngineConfig, SchedulerConfig
 from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.parallel_config import ParallelConfig
-from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
+from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.speculative_config import SpeculativeConfig
 from pagewire.ipc.steps import NewRow
@@ -57,6 +58,25 @@ def build_request(
         timeout_s=timeout_s,
         is_readded=is_readded,
         num_deaths=num_deaths,
+    )
+
+
+def build_embedding(
+    request_id: int,
+    prompt: Sequence[int],
+    *,
+    pooling: Literal["last", "mean"] = "last",
+    normalize: bool = True,
+    priority: int = 0,
+    salt: str = "",
+) -> AddRequest:
+    """Return a request for a prompt's vector."""
+    return AddRequest(
+        request_id=request_id,
+        inputs=TokenInputs(prompt_token_ids=list(prompt)),
+        task=EmbedTask(pooling=pooling, normalize=normalize),
+        priority=priority,
+        cache_salt=salt,
     )
 
 

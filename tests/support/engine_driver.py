@@ -6,12 +6,21 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from pagewire.engine_core.engine import Engine
+from pagewire.engine_core.pooled import scale_to_one
 from pagewire.frontend.client.journal import JournalEntry
 from pagewire.ipc.channels import ClientId
-from pagewire.ipc.outputs import FinishReason, RequestEnd, RequestStart, StepOutputs, TokenDelta, TokenLogprobs
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
+from pagewire.ipc.outputs import (
+    Embedding,
+    FinishReason,
+    RequestEnd,
+    RequestStart,
+    StepOutputs,
+    TokenDelta,
+    TokenLogprobs,
+)
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, EmbedTask, GenerateTask
 from pagewire.ipc.steps import ExecuteStep, StepResult
-from tests.support.fake_executor import FakeExecutor, solo_answers
+from tests.support.fake_executor import FakeExecutor, solo_answers, vector_of
 
 ALICE = ClientId(b"alice")
 
@@ -35,6 +44,7 @@ class Transcript:
     is_accepted: bool = False
     is_scheduled: bool = False  # in a step of the core that runs now
     start: RequestStart | None = None
+    embedding: Embedding | None = None
     end: RequestEnd | None = None
 
     def __post_init__(self) -> None:
@@ -67,7 +77,7 @@ class EngineDriver:
     def add(self, *requests: AddRequest, client: ClientId = ALICE) -> None:
         for request in requests:
             self.transcripts[client, request.request_id] = Transcript(
-                request, [ChildTranscript() for _ in range(request.task.n)]
+                request, [ChildTranscript() for _ in range(request.n if isinstance(request.task, GenerateTask) else 0)]
             )
             self.engine.add_request(client, request, self.now)
         self.collect()
@@ -168,6 +178,11 @@ class EngineDriver:
     def check_answers(self, transcript: Transcript) -> None:
         """Compare a request's answers with those that it gets alone."""
         request = transcript.request
+        if isinstance(request.task, EmbedTask):
+            if transcript.embedding is not None:
+                vector = vector_of(request.inputs.prompt_token_ids)
+                assert transcript.embedding.vector == (scale_to_one(vector) if request.task.normalize else vector)
+            return
         solo = solo_answers(request, max_model_len=self.max_model_len, vocab_size=self.executor.vocab_size)
         for child, answer in zip(transcript.children, solo, strict=True):
             where = f"request {request.request_id}"
@@ -242,6 +257,12 @@ class EngineDriver:
             transcript.start = start
         for delta in outputs.deltas:
             self._collect_delta(self.transcripts[client, delta.request_id], delta)
+        for embedding in outputs.embeddings:
+            transcript = self.transcripts[client, embedding.request_id]
+            assert isinstance(transcript.request.task, EmbedTask)
+            assert transcript.is_scheduled
+            assert transcript.embedding is transcript.end is None
+            transcript.embedding = embedding
         for end in outputs.ends:
             transcript = self.transcripts[client, end.request_id]
             assert transcript.end is None, "a second terminal message"

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from pagewire.engine_core.kv.sizing import fit_max_model_len
 from pagewire.ipc.errors import ErrorInfo
-from pagewire.ipc.requests import CallUtility
-from tests.support.builders import build_driver, build_request
+from pagewire.ipc.requests import CallUtility, EmbedTask
+from tests.support.builders import build_driver, build_embedding, build_request
 from tests.support.engine_driver import ALICE, EngineDriver
 
 VOCAB_SIZE = 30
@@ -100,6 +100,21 @@ class EngineMachine(RuleBasedStateMachine):
             )
         )
 
+    @rule(
+        head=st.sampled_from(HEADS),
+        head_length=st.integers(1, 12),
+        tail=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=6),
+        pooling=st.sampled_from(["last", "mean"]),
+        normalize=st.booleans(),
+        salt=st.sampled_from(["", "", "pepper"]),
+        priority=st.integers(-1, 1),
+    )
+    def embed(self, head, head_length, tail, priority, **options):
+        self.num_requests += 1
+        prompt = (head[:head_length] + tail)[: self.max_model_len]
+        priority = priority if self.has_priority else 0
+        self.driver.add(build_embedding(self.num_requests, prompt, priority=priority, **options))
+
     @rule()
     def send(self):
         self.driver.send()
@@ -135,7 +150,9 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.driver.run()
         for transcript in self.driver.transcripts.values():
-            if transcript.request.task.sampling.seed == FAILING_SEED and transcript.end.error is not None:
+            if isinstance(transcript.request.task, EmbedTask):
+                assert transcript.end.error is None
+            elif transcript.request.task.sampling.seed == FAILING_SEED and transcript.end.error is not None:
                 assert transcript.end.error.message == "planted"
             else:
                 assert transcript.end.error is None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.outputs import FinishReason, TokenLogprobs
-from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow, StepResult
 
@@ -42,6 +42,7 @@ class _Row:
     num_computed_tokens: int
     block_table: list[int]
     sampling: Sampling
+    pooling: str = ""
     prefixes: list[bytes] = field(default_factory=list)  # prefixes[i]: digest of tokens[0..i]
     error: ErrorInfo | None = None
     drafts: list[int] = field(default_factory=list)  # that the step at hand checks
@@ -124,6 +125,8 @@ class FakeExecutor:
         self._highest_row_id = new.row_id
         error = self._fails(new)
         self._num_failed += error is not None
+        if new.pooling == "mean":
+            _require(new.num_computed_tokens == 0, f"row {new.row_id} has no hidden states of cached tokens to average")
         self.rows[new.row_id] = _Row(
             new.child,
             list(new.token_ids),
@@ -131,6 +134,7 @@ class FakeExecutor:
             new.num_computed_tokens,
             list(new.block_table),
             new.sampling,
+            new.pooling,
             error=error,
         )
 
@@ -155,7 +159,8 @@ class FakeExecutor:
                 _require(end - start == 1 + len(row.drafts), f"row {share.row_id} computes more than its drafts")
                 end -= len(row.drafts)
             _require(end <= len(row.tokens), f"row {share.row_id} is sent beyond its {len(row.tokens)} tokens")
-            _require((share.num_draws > 0) == (end == len(row.tokens)), f"row {share.row_id} draws at {end}")
+            draws = end == len(row.tokens) and not row.pooling
+            _require((share.num_draws > 0) == draws, f"row {share.row_id} draws at {end}")
             row.num_computed_tokens = end
             self.num_computed_tokens += end - start
             contents = [row.prefix(position) for position in range(start, end)]
@@ -190,6 +195,10 @@ class FakeExecutor:
         if is_poisoned:
             for position in range(share.num_computed_tokens, end):
                 self.slots[self._slot(row, position)] = GARBAGE
+        if row.pooling:
+            if end < len(row.tokens):
+                return None
+            return RowResult(row_id=share.row_id, pooled=GARBAGE if is_poisoned else vector_of(row.tokens))
         if is_poisoned:
             drawn = [POISON] * share.num_draws
             row.tokens.extend(drawn[:1])
@@ -274,6 +283,14 @@ def logprob_of(token_id: int) -> TokenLogprobs:
     return TokenLogprobs(token_id=token_id, logprob=-float(token_id), rank=1)
 
 
+def vector_of(tokens: list[int]) -> bytes:
+    """Return what a prompt is embedded as, before it is normalized: it names every token."""
+    prefix = b""
+    for token in tokens:
+        prefix = _digest(prefix, token)
+    return struct.pack("<3f", *prefix[:3])
+
+
 @dataclass(frozen=True)
 class SoloAnswer:
     """What one child answers, whoever else is there."""
@@ -285,11 +302,14 @@ class SoloAnswer:
 
 def solo_answers(request: AddRequest, *, max_model_len: int, vocab_size: int) -> list[SoloAnswer]:
     """Return each child's answer, drawn without any engine."""
+    if isinstance(request.task, EmbedTask):
+        return []
     return [_solo_answer(request, child, max_model_len, vocab_size) for child in range(request.task.n)]
 
 
 def _solo_answer(request: AddRequest, child: int, max_model_len: int, vocab_size: int) -> SoloAnswer:
     task, prompt = request.task, request.inputs.prompt_token_ids
+    assert isinstance(task, GenerateTask)
     prefix = b""
     for token in prompt:
         prefix = _digest(prefix, token)
