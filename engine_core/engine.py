@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from itertools import chain
 
 from pagewire.ipc.channels import ClientId
@@ -13,6 +14,7 @@ from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, StepResult
 from pagewire.ipc.validation import RequestLimits, validate_request
 
+from .adapters.registry import AdapterRegistry
 from .admission import Admission
 from .blame import Blame, poison_error
 from .deadlines import late_error
@@ -48,6 +50,7 @@ class Engine:
         limits: bounds of a valid request; its max_model_len was settled by `fit_max_model_len`, so that any request
             can finish alone.
         executor_epoch: of the first executor; goes into every step, and results of another epoch are dropped.
+        adapters: that requests may ask for; None: those of the start.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class Engine:
         step_limits: StepLimits,
         limits: RequestLimits,
         executor_epoch: int,
+        adapters: AdapterRegistry | None = None,
     ) -> None:
         self._limits = limits
+        self._adapters = AdapterRegistry(config.lora) if adapters is None else adapters
         self._executor_epoch = executor_epoch
         self._has_priority = config.scheduler.scheduling_policy == "priority"
         self._in_flight = StepsInFlight(config.max_steps_in_flight)
@@ -104,6 +109,7 @@ class Engine:
         """
         try:
             validate_request(request, self._limits)
+            adapter_id = self._adapters.find(request.adapter)
             if (client, request.request_id) in self._processor.requests:
                 raise InvalidRequest(
                     f"request_id {request.request_id} is in use on this connection; give each request its own.",
@@ -122,6 +128,7 @@ class Engine:
             now=now,
             max_model_len=self._limits.max_model_len,
             has_priority=self._has_priority,
+            adapter_id=adapter_id,
         )
         self._cache.prepare(accepted)
         self._processor.accept(accepted)
@@ -157,6 +164,16 @@ class Engine:
         for request in self._processor.deadlines.take_late(now):
             self._processor.end_early(request, FinishReason.ERROR, late_error(request).to_info())
             self._has_news = True
+
+    def adapters_in_use(self) -> set[int]:
+        """Return the load ids of the adapters that living requests have."""
+        return {request.adapter_id for request in self._processor.requests.values()}
+
+    def fail_adapters(self, errors: Mapping[int, ErrorInfo]) -> None:
+        """End the requests whose adapters are lost, by load id."""
+        for request in list(self._processor.requests.values()):
+            if request.adapter_id in errors:
+                self._processor.end_early(request, FinishReason.ERROR, errors[request.adapter_id])
 
     def has_work(self) -> bool:
         """Whether anything waits, runs or is in flight."""
@@ -218,7 +235,9 @@ class Engine:
         if self._blame:
             self._clear_of_blame(step)
         self._totals.finish(result, step.num_scheduled_tokens)
-        self._costs.observe(step.shape, self._step_times.measure(result, step.sent_s, now))
+        step_s = self._step_times.measure(result, step.sent_s, now)
+        self._costs.observe(step.shape, step_s)
+        self._drafts.observe_step(step.shape, step_s)
         self._has_news = True
 
     def lose_executor(self, cause: str, *, was_killed: bool = False) -> bool:

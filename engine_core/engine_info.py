@@ -81,4 +81,5 @@ def engine_info(
         data_parallel_rank=config.parallel.data_parallel_rank,
         speculative_method=config.speculative.method or "",
         num_speculative_tokens=config.speculative.num_tokens,
+        has_adapters=config.lora.enable_lora,
     )

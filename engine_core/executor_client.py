@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import zmq
 
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ProtocolError
 from pagewire.ipc.requests import Message
@@ -38,6 +39,7 @@ class ExecutorGroup:
         *,
         epoch: int,
         num_blocks: int | None = None,
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         """Start the processes and have them load the model.
 
@@ -47,6 +49,7 @@ class ExecutorGroup:
             poller: watches the sockets and the death notices as long as there are any.
             epoch: counts the groups that this core has started.
             num_blocks: the pool size that an earlier epoch settled, None to measure it.
+            adapters: to be read as well.
         """
         self.epoch = epoch
         self._placer = placer
@@ -62,6 +65,7 @@ class ExecutorGroup:
                 config=_config_on_host(config, rank.model_path),
                 num_blocks=num_blocks,
                 placement=rank.placement,
+                adapters=list(adapters),
             )
             rank.channel.send(load)
 

@@ -8,15 +8,26 @@ from __future__ import annotations
 import enum
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
 import zmq
 
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ExecutorDied, MachineError, PagewireError, ProtocolError, RankLost, StartError
 from pagewire.ipc.restart_budget import RestartBudget
-from pagewire.ipc.steps import ExecuteStep, ExecutorBusy, ExecutorFailed, ExecutorReady, FromExecutor, StepResult
+from pagewire.ipc.steps import (
+    ExecuteStep,
+    ExecutorBusy,
+    ExecutorFailed,
+    ExecutorReady,
+    FromExecutor,
+    LoadAdapter,
+    StepResult,
+    UnloadAdapter,
+)
 
 from .executor_client import ExecutorGroup
 from .executor_death import ExecutorDeath, find_cause, name_of
@@ -55,6 +66,7 @@ class ExecutorSupervisor:
         core_epoch: int,
         num_blocks: int | None,
         now: float,
+        adapters: Callable[[], Sequence[Adapter]] = tuple,
     ) -> None:
         """Start the first group, or wait for the hosts that it runs on.
 
@@ -65,7 +77,9 @@ class ExecutorSupervisor:
             core_epoch: of the core itself.
             num_blocks: the pool size that an earlier core's executors settled, None to have it measured.
             now: seconds on the loop's monotonic clock.
+            adapters: that a group is given when it starts.
         """
+        self._adapters = adapters
         self._placer = placer
         self._start_group = functools.partial(ExecutorGroup, placer, config, poller)
         self._mesh = config.parallel.mesh
@@ -112,6 +126,11 @@ class ExecutorSupervisor:
         assert self._group is not None, "takes_steps"
         self._group.send(step)
 
+    def tell(self, message: LoadAdapter | UnloadAdapter) -> None:
+        """Send to every rank what is done behind the steps that it has."""
+        if self._group is not None:
+            self._group.send(message)
+
     def receive(self, now: float) -> Iterator[FromExecutor]:
         """Yield what the loop has to know of what the executors have sent.
 
@@ -145,7 +164,7 @@ class ExecutorSupervisor:
                     if len(self._ready) == self._mesh.world_size:
                         ready = self._ready[self._mesh.output_rank]
                         self._become_ready(ready, now)
-                        yield ready
+                        yield self._with_all_failures(ready)
                 case _:
                     yield message
 
@@ -221,7 +240,7 @@ class ExecutorSupervisor:
     def _load(self, now: float) -> None:
         """Start a group, of which every rank has to say something in time until it is ready."""
         self._epoch += 1
-        self._group = self._start_group(epoch=self._epoch, num_blocks=self._num_blocks)
+        self._group = self._start_group(epoch=self._epoch, num_blocks=self._num_blocks, adapters=self._adapters())
         self._state = _State.LOADING
         self._num_in_flight = 0
         self._fault = None
@@ -242,6 +261,10 @@ class ExecutorSupervisor:
         if self._lost_s is not None:
             logger.info("executor epoch %d takes steps, %.2f s after the loss", self.epoch, now - self._lost_s)
             self._lost_s = None
+
+    def _with_all_failures(self, ready: ExecutorReady) -> ExecutorReady:
+        failed = {load_id: why for each in self._ready.values() for load_id, why in each.failed_adapters.items()}
+        return msgspec.structs.replace(ready, failed_adapters=failed) if failed else ready
 
     def _check_right_to_answer(self, rank: int) -> None:
         if rank != self._mesh.output_rank:

@@ -12,11 +12,13 @@ import math
 import time
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from pagewire.checkpoint.fingerprint import fingerprint
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.channels import ClientId, ClientRouter
 from pagewire.ipc.cluster_keys import ClusterKeys
 from pagewire.ipc.codec import PROTOCOL_VERSION
@@ -28,8 +30,11 @@ from pagewire.ipc.outputs import Ready, StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping, WatchPrefixCache
 from pagewire.ipc.step_trace import StepTrace
-from pagewire.ipc.steps import ExecutorReady, FromExecutor, StepResult
+from pagewire.ipc.steps import AdapterLoaded, ExecutorReady, FromExecutor, StepResult
 
+from .adapters.calls import METHODS as ADAPTER_METHODS
+from .adapters.calls import AdapterCalls
+from .adapters.registry import AdapterRegistry
 from .cache_watchers import CacheWatchers
 from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
@@ -88,6 +93,14 @@ class EngineCore:
         self._model: ModelConfig = load_model_config(Path(config.model.model_path))
         local = LocalPlacer(self._context, runtime_dir, config, core_epoch=core_epoch, module=executor_module)
         self._placer = choose_placer(config, local, cluster_keys, fingerprint(self._model), core_epoch=core_epoch)
+        self._adapters = AdapterRegistry(config.lora)
+        self._adapter_calls = AdapterCalls(
+            self._adapters,
+            config.parallel.mesh.world_size,
+            order=lambda message: self._executors.tell(message),
+            answer=lambda client, result: self._clients.send(client, result, time.monotonic()),
+            tell=self._tell_adapters,
+        )
         self._executors = ExecutorSupervisor(
             self._placer,
             config,
@@ -95,6 +108,7 @@ class EngineCore:
             core_epoch=core_epoch,
             num_blocks=num_blocks,
             now=self._started,
+            adapters=lambda: self._adapters.held,
         )
         self._greeted_early: set[ClientId] = set()
         self._ready: Ready | None = None
@@ -132,6 +146,8 @@ class EngineCore:
             self._drain_clients(now)
             if self._engine is not None:
                 self._engine.fail_late(now)
+                if self._adapters.has_leaving:
+                    self._adapter_calls.let_go(self._engine.adapters_in_use())
             self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)
@@ -190,6 +206,8 @@ class EngineCore:
                 self._engine.add_request(client, message, now)
             case AbortRequests():
                 self._engine.abort(client, message, now)
+            case CallUtility() if message.method in ADAPTER_METHODS:
+                self._adapter_calls.call(client, message)
             case CallUtility():
                 self._clients.send(client, self._call_utility(client, message), now)
             case WatchPrefixCache():
@@ -217,6 +235,7 @@ class EngineCore:
 
     def _lose_executors(self, now: float) -> None:
         death = self._executors.end(now)
+        self._adapter_calls.executors_lost()
         if death.final is not None:
             self._failure = death.final
         elif self._engine is not None:
@@ -243,11 +262,15 @@ class EngineCore:
                 self._send_outputs(now)
             case ExecutorReady():
                 self._start_serving(message, now)
+            case AdapterLoaded():
+                self._adapter_calls.loaded(message)
             case UtilityResult():
                 logger.warning("an executor answered a call that nobody made: %s", message.call_id)
 
     def _start_serving(self, executor: ExecutorReady, now: float) -> None:
+        self._adapter_calls.executors_ready(executor.executor_epoch, executor.failed_adapters)
         if self._engine is not None:
+            self._engine.fail_adapters(executor.failed_adapters)
             self._engine.resume(executor.executor_epoch)
             self._tell_stats(self._engine, now)
             return
@@ -264,9 +287,11 @@ class EngineCore:
             step_limits=step_limits,
             limits=limits,
             executor_epoch=executor.executor_epoch,
+            adapters=self._adapters,
         )
         self._trace_steps(engine)
         info = engine_info(config, model, step_limits, limits, executor, now - self._started)
+        info = msgspec.structs.replace(info, adapters=tuple(self._adapters.listed))
         self._ready = Ready(
             protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info, engine_id=self._engine_id
         )
@@ -309,6 +334,12 @@ class EngineCore:
             self._clients.send_to_all(StepOutputs(stats=self._engine.stats), now, but=outputs)
         self._was_busy = is_busy
         self._cache_watchers.tell_changes(now, is_busy=is_busy)
+
+    def _tell_adapters(self, adapters: list[Adapter]) -> None:
+        if self._ready is not None:
+            info = msgspec.structs.replace(self._ready.info, adapters=tuple(adapters))
+            self._ready = msgspec.structs.replace(self._ready, info=info)
+        self._clients.send_to_all(StepOutputs(adapters=adapters), time.monotonic())
 
     def _tell_stats(self, engine: Engine, now: float) -> None:
         self._clients.send_to_all(StepOutputs(stats=engine.stats), now)

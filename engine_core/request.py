@@ -56,6 +56,7 @@ class Request:
         end_token_ids: all end tokens; the others are reported as the stop_reason.
         arrival: the core's running number of the request; first come, first served goes by it.
         arrival_s, deadline_s: when it came, and when its time is over (None: never), on the loop's monotonic clock.
+        adapter_id: load id of its LoRA adapter; 0: none.
         sampling: what rows draw with; without prompt logprobs once those were told.
         pooling: how the prompt becomes one vector; empty: tokens are drawn.
         normalizes: whether that vector is scaled to length 1.
@@ -74,6 +75,7 @@ class Request:
     """
 
     __slots__ = (
+        "adapter_id",
         "arrival",
         "arrival_s",
         "cache_salt",
@@ -105,7 +107,15 @@ class Request:
     )
 
     def __init__(
-        self, client: ClientId, message: AddRequest, *, arrival: int, now: float, max_model_len: int, has_priority: bool
+        self,
+        client: ClientId,
+        message: AddRequest,
+        *,
+        arrival: int,
+        now: float,
+        max_model_len: int,
+        has_priority: bool,
+        adapter_id: int = 0,
     ) -> None:
         task = message.task if isinstance(message.task, GenerateTask) else _NO_TOKENS
         embed = message.task if isinstance(message.task, EmbedTask) else None
@@ -121,7 +131,9 @@ class Request:
         room = max_model_len - self.num_prompt_tokens
         self.max_num_tokens = self.num_prompt_tokens + (room if task.max_tokens is None else min(task.max_tokens, room))
         self.cache_salt = message.cache_salt
-        self.extras: Extras = cache_extras(salt=message.cache_salt)
+        self.adapter_id = adapter_id
+        adapter = str(adapter_id) if adapter_id else ""
+        self.extras: Extras = cache_extras(salt=message.cache_salt, adapter=adapter)
         self.arrival = arrival
         self.arrival_s = now
         self.deadline_s = None if message.timeout_s is None else now + message.timeout_s
@@ -196,7 +208,6 @@ class Child:
         draft_token_ids: guesses of what follows token_ids, as the executor's last result brought them.
         num_drafts_in_flight: drafts that the step in flight checks; until it is back, nothing else is computed.
         awaits_guesses: whether a draft model guesses for it in the step in flight; likewise.
-        num_passed_chances: steps in a row in which guesses would not have paid.
         acceptance: how often drafts were right.
     """
 
@@ -210,7 +221,6 @@ class Child:
         "num_computed_tokens",
         "num_drafts_in_flight",
         "num_own_slots",
-        "num_passed_chances",
         "num_pending_tokens",
         "num_registered_blocks",
         "num_steps_in_flight",
@@ -240,7 +250,6 @@ class Child:
         self.draft_token_ids: list[int] = []
         self.num_drafts_in_flight = 0
         self.awaits_guesses = False
-        self.num_passed_chances = 0
         self.acceptance = Acceptance()
 
     @property

@@ -70,6 +70,7 @@ class StepBuilder:
             block_table=list(child.block_ids),
             sampling=child.request.sampling,
             salt=child.request.cache_salt,
+            adapter_id=child.request.adapter_id,
             pooling=child.request.pooling,
         )
 
