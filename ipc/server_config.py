@@ -96,6 +96,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trust_request_chat_template: Annotated[
         bool, Meta(description="Let requests bring a chat template of their own (`chat_template`).")
     ] = False
+    allow_runtime_lora_updating: Annotated[
+        bool, Meta(description="Let clients load and unload LoRA adapters, from any directory of this machine.")
+    ] = False
     max_stored_responses: Annotated[
         int, Meta(description="Responses of /v1/responses that are kept in memory, to go on from; 0 keeps none.")
     ] = 1000

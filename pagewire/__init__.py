@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pagewire.frontend.client.sync_client import EngineClient
     from pagewire.frontend.offline.embed import EmbeddingOutput, EmbeddingRequestOutput
     from pagewire.frontend.offline.llm import LLM
+    from pagewire.frontend.offline.lora_request import LoRARequest
     from pagewire.frontend.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
     from pagewire.ipc.curve import ClientKeys
     from pagewire.ipc.errors import (
@@ -59,6 +60,7 @@ __all__ = [
     "EngineError",
     "ExecutorDied",
     "InvalidRequest",
+    "LoRARequest",
     "Logprob",
     "MachineError",
     "NotFound",
@@ -82,6 +84,7 @@ _MODULES = {
     "pagewire.frontend.client.key_files": ("read_client_keys",),
     "pagewire.frontend.offline.embed": ("EmbeddingOutput", "EmbeddingRequestOutput"),
     "pagewire.frontend.offline.llm": ("LLM",),
+    "pagewire.frontend.offline.lora_request": ("LoRARequest",),
     "pagewire.frontend.offline.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
     "pagewire.frontend.client.sync_client": ("EngineClient",),
     "pagewire.ipc.curve": ("ClientKeys",),

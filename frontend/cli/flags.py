@@ -40,6 +40,7 @@ _SHORT_FLAGS = {
 # Switches whose opposite has a name of its own.
 _OPPOSITES = {"symmetric": "--asymmetric"}
 _ENVIRONMENT = {
+    ("server", "allow_runtime_lora_updating"): ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
     ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
     ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
 }

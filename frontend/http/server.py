@@ -19,7 +19,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from pagewire.ipc.server_config import ServerConfig
 
-from ..openai import chat, completions, embeddings, models, tokenize
+from ..anthropic import handlers as anthropic
+from ..openai import adapters, chat, completions, embeddings, models, tokenize
 from ..openai.bodies import description
 from ..openai.responses import handlers as responses
 from ..openai.responses.store import STORE, ResponseStore
@@ -63,6 +64,7 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     app[health.REGISTRY] = registry
     app[STORE] = ResponseStore(config.max_stored_responses)
     app.on_shutdown.append(_end_background_work)
+    app[adapters.MAY_CHANGE] = config.allow_runtime_lora_updating
     _add_routes(app.router)
     return app
 
@@ -82,8 +84,12 @@ def _add_routes(router: web.UrlDispatcher) -> None:
     add("DELETE", "/v1/responses/{response_id}", responses.delete_response)
     add("POST", "/v1/responses/{response_id}/cancel", responses.cancel_response)
     get("/v1/responses/{response_id}/input_items", responses.list_input_items)
+    add("POST", "/v1/messages", anthropic.create_message)
+    add("POST", "/v1/messages/count_tokens", anthropic.count_tokens)
     get("/v1/models", models.list_models)
     get("/v1/models/{model:.+}", models.retrieve_model)
+    add("POST", "/v1/load_lora_adapter", adapters.load_adapter)
+    add("POST", "/v1/unload_lora_adapter", adapters.unload_adapter)
     add("POST", "/tokenize", tokenize.tokenize)
     add("POST", "/detokenize", tokenize.detokenize)
     get("/openapi.json", description.describe)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.errors import ConfigError, RequestError
+from pagewire.ipc.errors import ConfigError, InvalidRequest, RequestError
 from pagewire.ipc.outputs import EngineInfo, StepStats, TokenLogprobs
 from pagewire.ipc.requests import EmbedTask
 from pagewire.ipc.sampling_params import SamplingParams
@@ -37,6 +37,7 @@ from ..text.text_side import load_text_side
 from ..tokenizer.tokenizer import Tokenizer
 from .embed import EmbeddingRequestOutput, embed_prompts
 from .engine import OfflineEngine
+from .lora_request import LoRARequest, load_requested
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
 from .prompts import OfflinePrompt, Prompt, read_conversations, read_each, read_prompts
@@ -83,6 +84,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: int | Sequence[int] = 0,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer prompts; all are checked before the first one starts.
 
@@ -91,6 +93,8 @@ class LLM:
             sampling_params: one for all prompts, or one each; by default `get_default_sampling_params()`.
             use_tqdm: show a progress bar with speeds on standard error.
             priority: lower runs first (with `scheduling_policy="priority"`); one for all prompts, or one each.
+            lora_request: the LoRA adapter to answer with (with `enable_lora=True`), one for all prompts, or one or None
+                each; it is loaded when it is first asked for.
 
         Returns:
             One output a prompt, in their order.
@@ -99,7 +103,9 @@ class LLM:
             RequestError: a prompt or its parameters can't be served; with several prompts the text says which.
             EngineError: the engine failed; the other prompts were aborted.
         """
-        return self._answer(read_prompts(prompts), sampling_params, priority, use_tqdm, add_special_tokens=True)
+        return self._answer(
+            read_prompts(prompts), sampling_params, priority, use_tqdm, lora_request, add_special_tokens=True
+        )
 
     def chat(
         self,
@@ -113,6 +119,7 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or a list of conversations.
 
@@ -126,6 +133,7 @@ class LLM:
             continue_final_message: go on with the last message instead.
             tools: JSON schemas of functions, for templates that know tools.
             chat_template_kwargs: further variables of the template.
+            lora_request: as in `generate`.
 
         Raises:
             RequestError: as `generate`; or the template refuses the messages.
@@ -146,7 +154,7 @@ class LLM:
             for conversation in read_conversations(messages)
         ]
         # The template writes the special tokens itself.
-        return self._answer(prompts, sampling_params, priority, use_tqdm, add_special_tokens=False)
+        return self._answer(prompts, sampling_params, priority, use_tqdm, lora_request, add_special_tokens=False)
 
     def embed(
         self,
@@ -215,6 +223,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int],
         use_tqdm: bool,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
         *,
         add_special_tokens: bool,
     ) -> list[RequestOutput]:
@@ -222,19 +231,26 @@ class LLM:
             sampling_params = self.get_default_sampling_params()
         each_params = read_each(sampling_params, SamplingParams, len(prompts), "sampling_params")
         each_priority = read_each(priority, int, len(prompts), "priority")
+        each_adapter = _read_lora_requests(lora_request, len(prompts))
         labels = [str(next(self._request_ids)) for _ in prompts]
 
         async def prepare() -> list[TextRequest]:
             requests: list[TextRequest] = []
             spelled: dict[tuple[str, ...], list[list[int]]] = {}
-            arguments = zip(prompts, each_params, each_priority, labels, strict=True)
-            for index, (prompt, params, rank, label) in enumerate(arguments):
+            arguments = zip(prompts, each_params, each_priority, each_adapter, labels, strict=True)
+            for index, (prompt, params, rank, adapter, label) in enumerate(arguments):
                 words = tuple(params.bad_words)
                 try:
                     if words not in spelled:
                         spelled[words] = await self._generator.spell_bad_words(words)
                     request = self._prepare(
-                        prompt, params, spelled[words], rank, label, add_special_tokens=add_special_tokens
+                        prompt,
+                        params,
+                        spelled[words],
+                        rank,
+                        label,
+                        await load_requested(self._generator.client, adapter),
+                        add_special_tokens=add_special_tokens,
                     )
                 except RequestError as exc:
                     if len(prompts) == 1:
@@ -253,6 +269,7 @@ class LLM:
         bad_words_token_ids: Sequence[Sequence[int]],
         priority: int,
         label: str,
+        adapter: str,
         *,
         add_special_tokens: bool,
     ) -> TextRequest:
@@ -267,6 +284,7 @@ class LLM:
             label=label,
             priority=priority,
             cache_salt=prompt.cache_salt,
+            adapter=adapter,
         )
 
     async def _generate_all(self, requests: Sequence[TextRequest], use_tqdm: bool) -> list[RequestOutput]:
@@ -333,6 +351,19 @@ class _Answer:
             finish_reason=None if self._last is None else self._last.finish_reason,
             stop_reason=None if self._last is None else self._last.stop_reason,
         )
+
+
+def _read_lora_requests(
+    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
+) -> list[LoRARequest | None]:
+    if given is None or isinstance(given, LoRARequest):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise InvalidRequest(
+            f"lora_request has {len(given)} entries for {num_prompts} prompts; give one, or one each.",
+            param="lora_request",
+        )
+    return list(given)
 
 
 def _engine_config(model: str | None, options: Mapping[str, object]) -> EngineConfig:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from pagewire.ipc.adapters import Adapter
+
 from .bodies.json_body import json_response
 from .bodies.responses import ModelCard, ModelList
 from .errors import ModelNotFound
@@ -14,6 +16,7 @@ async def list_models(request: web.Request) -> web.Response:
     """List the names that this server answers to."""
     serving = request.app[SERVING]
     cards = [_card(serving, name) for name in serving.info.served_model_names]
+    cards += [_adapter_card(serving, adapter) for adapter in serving.adapters]
     return json_response(ModelList(data=cards), request_id(request))
 
 
@@ -21,11 +24,25 @@ async def retrieve_model(request: web.Request) -> web.Response:
     """Describe one of them. Names may hold slashes."""
     serving = request.app[SERVING]
     name = request.match_info["model"]
-    if name not in serving.info.served_model_names:
-        raise ModelNotFound(name)
-    return json_response(_card(serving, name), request_id(request))
+    if name in serving.info.served_model_names:
+        return json_response(_card(serving, name), request_id(request))
+    for adapter in serving.adapters:
+        if adapter.name == name:
+            return json_response(_adapter_card(serving, adapter), request_id(request))
+    raise ModelNotFound(name)
 
 
 def _card(serving: Serving, name: str) -> ModelCard:
     info = serving.info
     return ModelCard(id=name, created=serving.started_at, root=info.model, max_model_len=info.max_model_len)
+
+
+def _adapter_card(serving: Serving, adapter: Adapter) -> ModelCard:
+    info = serving.info
+    return ModelCard(
+        id=adapter.name,
+        created=serving.started_at,
+        root=adapter.path,
+        parent=adapter.base_model_name or info.served_model_names[0],
+        max_model_len=info.max_model_len,
+    )

@@ -21,10 +21,12 @@ from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.checkpoint.placement import Placement, check_placement
 from pagewire.checkpoint.resolve import resolve_model
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.curve import ClientKeys, ServerKeys
 from pagewire.ipc.endpoints import RuntimeDir, core_address, ipc_path, reachable_address
 from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.lora_config import LoraModule, spell_module
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.step_trace import begin_trace_file, end_trace_file
 
@@ -124,7 +126,7 @@ class EngineProcess:
 
         engine_id = secrets.token_hex(8)
 
-        def start_core(epoch: int, num_blocks: int | None) -> ChildProcess:
+        def start_core(epoch: int, num_blocks: int | None, adapters: Sequence[Adapter] | None) -> ChildProcess:
             return ChildProcess(
                 core_module,
                 name="core" if config.parallel.data_parallel_size == 1 else f"core {rank}",
@@ -133,7 +135,7 @@ class EngineProcess:
                 log_level=config.log_level,
                 core_epoch=epoch,
                 num_blocks=num_blocks,
-                config=config,
+                config=config if adapters is None else _with_adapters(config, adapters),
                 server_keys=keys,
                 cluster_keys=cluster_keys,
                 engine_id=engine_id,
@@ -153,17 +155,18 @@ class EngineProcess:
         """Which core that is, from 1 on."""
         return self._core.epoch
 
-    def restart(self, num_blocks: int) -> None:
+    def restart(self, num_blocks: int, adapters: Sequence[Adapter] = ()) -> None:
         """Start the next core at the same address, after the last one is killed and reaped.
 
         Args:
             num_blocks: the pool size of the first. Measured anew it might be smaller, and requests would fit no longer.
+            adapters: that the last one had, some of them loaded since its start.
 
         Raises:
             OSError: the system starts no process.
         """
         if self._stop.alive:
-            self._core.replace(num_blocks)
+            self._core.replace(num_blocks, adapters)
 
     def ask_to_stop(self) -> None:
         """Have the core begin to stop, for several to do so at once."""
@@ -220,17 +223,25 @@ def stop_cores(cores: Sequence[EngineProcess]) -> None:
 class _Core:
     """The core that runs now. It is apart, because what is stopped at the end must not hold the `EngineProcess`."""
 
-    def __init__(self, start: Callable[[int, int | None], ChildProcess], runtime_dir: RuntimeDir) -> None:
+    def __init__(
+        self, start: Callable[[int, int | None, Sequence[Adapter] | None], ChildProcess], runtime_dir: RuntimeDir
+    ) -> None:
         self._start = start
         self._runtime_dir = runtime_dir
         self.epoch = 1
-        self.process = start(1, None)
+        self.process = start(1, None, None)
 
-    def replace(self, num_blocks: int) -> None:
+    def replace(self, num_blocks: int, adapters: Sequence[Adapter]) -> None:
         self.process.kill()
         self._runtime_dir.remove_executors(self.epoch)
         self.epoch += 1
-        self.process = self._start(self.epoch, num_blocks)
+        self.process = self._start(self.epoch, num_blocks, adapters)
+
+
+def _with_adapters(config: EngineConfig, adapters: Sequence[Adapter]) -> EngineConfig:
+    modules = (LoraModule(each.name, each.path, each.base_model_name) for each in adapters)
+    lora = msgspec.structs.replace(config.lora, lora_modules=tuple(map(spell_module, modules)))
+    return msgspec.structs.replace(config, lora=lora)
 
 
 def _stop(core: _Core, runtime_dir: RuntimeDir, address: str, owner_pid: int, trace_path: str | None) -> None:

@@ -147,7 +147,7 @@ class RunningEngine:
             if cause is None:
                 logger.error("%s; starting another, epoch %d", how, self._engine.core_epoch + 1)
                 try:
-                    self._start_next(session.info.num_blocks)
+                    self._start_next(session)
                 except OSError as exc:
                     cause = f"another one can't be started: {exc.strerror or exc}"
             if cause is not None:
@@ -156,8 +156,8 @@ class RunningEngine:
                 session.mark_dead(EngineDead(f"The engine has given up: {cause}. Last, {how}."))
                 return
 
-    def _start_next(self, num_blocks: int) -> None:
-        self._engine.restart(num_blocks)
+    def _start_next(self, session: Session) -> None:
+        self._engine.restart(session.info.num_blocks, session.adapters)
         self._started_at = time.monotonic()
         self._watch_process()
 

@@ -7,6 +7,10 @@ from types import UnionType
 
 import msgspec
 
+from ...anthropic.answer import AnthropicError, MessageEvent, MessageObject, TokenCount
+from ...anthropic.request import CountTokensRequest, MessageRequest
+from ..adapters import LoadAdapterRequest, UnloadAdapterRequest
+from ..errors import ErrorResponse
 from ..responses.answer import DeletedResponse, InputItemList, ResponseObject
 from ..responses.events import ResponseEvent
 from ..responses.request import ResponseRequest
@@ -44,6 +48,7 @@ class Operation:
         answer: the JSON body of a 200; a text's media type; None for an empty body.
         event: the JSON of each event, where `stream` is true; a union of structs for named events.
         errors: statuses besides those that every operation, or every one with a body, can have.
+        error: the JSON body of all of them.
         is_open: whether it is answered without an API key.
     """
 
@@ -54,6 +59,7 @@ class Operation:
     answer: type[msgspec.Struct] | str | None = None
     event: type[msgspec.Struct] | UnionType | None = None
     errors: tuple[int, ...] = ()
+    error: type[msgspec.Struct] = ErrorResponse
     is_open: bool = False
 
 
@@ -121,8 +127,43 @@ OPERATIONS = (
         answer=InputItemList,
         errors=(404, 503),
     ),
+    Operation(
+        method="post",
+        path="/v1/messages",
+        summary="Answer a conversation, as Anthropic's API does",
+        body=MessageRequest,
+        answer=MessageObject,
+        event=MessageEvent,
+        errors=(404, 500, 503, 504),
+        error=AnthropicError,
+    ),
+    Operation(
+        method="post",
+        path="/v1/messages/count_tokens",
+        summary="Count the tokens of a conversation",
+        body=CountTokensRequest,
+        answer=TokenCount,
+        errors=(404, 500, 503),
+        error=AnthropicError,
+    ),
     Operation(method="get", path="/v1/models", summary="List the models", answer=ModelList, errors=(503,)),
     Operation(method="get", path="/v1/models/{model}", summary="Describe a model", answer=ModelCard, errors=(404, 503)),
+    Operation(
+        method="post",
+        path="/v1/load_lora_adapter",
+        summary="Load a LoRA adapter, if the server allows it",
+        body=LoadAdapterRequest,
+        answer=_TEXT,
+        errors=(404, 500, 503),
+    ),
+    Operation(
+        method="post",
+        path="/v1/unload_lora_adapter",
+        summary="Forget a LoRA adapter, if the server allows it",
+        body=UnloadAdapterRequest,
+        answer=_TEXT,
+        errors=(404, 500, 503),
+    ),
     Operation(
         method="post",
         path="/tokenize",

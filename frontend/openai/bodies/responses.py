@@ -231,7 +231,7 @@ class ModelCard(_Part, frozen=True, kw_only=True):
     created: int
     owned_by: str = "pagewire"
     root: str
-    parent: None = None
+    parent: str | None = None  # the model that an adapter changes
     max_model_len: int
 
 
