@@ -1,4 +1,4 @@
-"""What surrounds every handler: counting, request ids, errors in OpenAI's shape, API keys, admission."""
+"""What surrounds every handler: counting, request ids, errors in the dialect's shape, API keys, admission."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
+from ..anthropic.errors import anthropic_error_response
 from ..openai.errors import Unauthorized, error_response, log_error
 from ..openai.serving import ARRIVAL, REQUEST_ID, Serving, is_safe_id
 from .access.admission import Admission
@@ -18,6 +19,8 @@ from .access.cors import CrossOrigin, is_preflight
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"})
 # For whoever watches the server: not counted among its work, and answered while it drains.
 _WATCHED_PATHS = frozenset({*OPEN_PATHS, "/metrics", "/metrics/", "/version"})
+# Whose clients read errors in Anthropic's shape.
+_ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
 _LEFT_STATUS = 499  # what proxies call a client that left before its answer
 
@@ -90,9 +93,15 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except ConnectionError:
         raise  # the client is gone: nobody is left to answer
-    except Exception as error:  # the one boundary of all handlers: whatever it is, the client gets OpenAI's shape
+    except Exception as error:  # the one boundary of all handlers: whatever it is, the client gets its dialect's shape
         log_error(error, request[REQUEST_ID])
-        return error_response(error)
+        return _error_response(request, error)
+
+
+def _error_response(request: web.Request, error: Exception) -> web.Response:
+    if _pattern(request) in _ANTHROPIC_PATHS:
+        return anthropic_error_response(error, request[REQUEST_ID])
+    return error_response(error)
 
 
 def _answer_preflights(cross_origin: CrossOrigin) -> Middleware:
@@ -130,11 +139,19 @@ def _authorize(keys: ApiKeys) -> Middleware:
     @web.middleware
     async def authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
         # Decided by the route that will answer, not by the path's text, which proxies and routers may read differently.
-        if _pattern(request) not in OPEN_PATHS and not keys.allow(request.headers.get("Authorization", "")):
+        if _pattern(request) not in OPEN_PATHS and not keys.allow(_authorization(request)):
             raise Unauthorized("The API key is missing or wrong; send it as Authorization: Bearer KEY.")
         return await handler(request)
 
     return authorize
+
+
+def _authorization(request: web.Request) -> str:
+    """Return the Authorization header; Anthropic's clients send their key as x-api-key."""
+    given = request.headers.get("Authorization")
+    if given is None and "x-api-key" in request.headers:
+        return f"Bearer {request.headers['x-api-key']}"
+    return given or ""
 
 
 def _admit(admission: Admission) -> Middleware:
@@ -143,7 +160,7 @@ def _admit(admission: Admission) -> Middleware:
         if _pattern(request) in _WATCHED_PATHS:
             return await handler(request)
         if admission.is_closed:
-            response = error_response(admission.refusal())
+            response = _error_response(request, admission.refusal())
             response.force_close()  # a client that keeps its connection would never find another server
             return response
         with admission.answering():

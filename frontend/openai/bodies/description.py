@@ -17,7 +17,7 @@ from aiohttp import web
 
 from pagewire.version import __version__
 
-from ..errors import ErrorResponse
+from ...anthropic.request import CountTokensRequest, MessageRequest
 from ..messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from ..responses.request import ResponseRequest
 from .json_body import encode_json
@@ -61,7 +61,7 @@ def _encoded_description() -> bytes:
 
 def describe_api() -> JsonObject:
     """Return the OpenAPI document."""
-    structs = {struct for operation in OPERATIONS for struct in _structs(operation)} | {ErrorResponse}
+    structs = {struct for operation in OPERATIONS for struct in _structs(operation)}
     by_name = sorted(structs, key=lambda struct: struct.__name__)
     _, schemas = msgspec.json.schema_components(by_name, ref_template=_REF)
     _narrow(schemas)
@@ -73,8 +73,8 @@ def describe_api() -> JsonObject:
         "info": {
             "title": "pagewire",
             "version": __version__,
-            "description": "OpenAI's completions, chat completions and responses, with vLLM's additional fields. "
-            "Unknown fields are refused. null always means that a field is not given.",
+            "description": "OpenAI's completions, chat completions and responses, Anthropic's messages, with vLLM's "
+            "additional fields. Unknown fields are refused. null always means that a field is not given.",
         },
         "paths": paths,
         "components": {
@@ -88,14 +88,14 @@ def describe_api() -> JsonObject:
 
 def _structs(operation: Operation) -> Iterator[type[msgspec.Struct]]:
     named = operation.event.__args__ if isinstance(operation.event, UnionType) else ()
-    for struct in (operation.body, operation.answer, operation.event, *named):
+    for struct in (operation.body, operation.answer, operation.event, operation.error, *named):
         if isinstance(struct, type):
             yield struct
 
 
 def _narrow(schemas: JsonObject) -> None:
     """Write into the schemas what handlers refuse beyond what the structs say."""
-    for request in (ChatRequest, CompletionRequest, ResponseRequest):
+    for request in (ChatRequest, CompletionRequest, ResponseRequest, CountTokensRequest, MessageRequest):
         for name in request.unsupported_fields:
             schemas[request.__name__]["properties"][name] = _only(None, *NEUTRAL_VALUES.get(name, ()))
     message = schemas["ChatMessage"]["properties"]
@@ -146,7 +146,7 @@ def _describe(operation: Operation) -> JsonObject:
     if not operation.is_open:
         statuses.add(401)
         described["security"] = [{"apiKey": []}, {}]
-    described["responses"] |= {str(status): _describe_error(status) for status in sorted(statuses)}
+    described["responses"] |= {str(status): _describe_error(status, operation.error) for status in sorted(statuses)}
     return described
 
 
@@ -179,10 +179,10 @@ def _describe_answer(operation: Operation) -> JsonObject:
     return {"description": operation.summary, "content": content}
 
 
-def _describe_error(status: int) -> JsonObject:
+def _describe_error(status: int, error: type[msgspec.Struct]) -> JsonObject:
     described: JsonObject = {
         "description": _ERRORS[status],
-        "content": {"application/json": {"schema": _reference(ErrorResponse)}},
+        "content": {"application/json": {"schema": _reference(error)}},
     }
     if status == 503:
         described["headers"] = {

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from ...answers.parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
 from ...text.generation import TextChunk
+from ..answer_parts import answer_parts
 from ..bodies.responses import ChatTokenLogprob
-from ..chat_call import ChatAnswer, ChatCall
+from ..chat_call import ChatCall
 from ..errors import describe_error
 from ..logprobs import ChatLogprobsWriter
+from ..named_events import encode_events
 from ..serving import Serving
 from .answer import IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, response_usage
 from .events import (
@@ -21,7 +22,6 @@ from .events import (
     ResponseFailed,
     ResponseIncomplete,
     ResponseInProgress,
-    encode_events,
 )
 from .output import ResponseOutput
 from .request import ReasoningConfig, ResponseRequest, TextConfig
@@ -97,7 +97,7 @@ class Answering:
         """
         [answer] = await self._chat.collect()
         self._finish_reason = answer.finish_reason
-        self._output.push(_parts(answer), self._write_logprobs(answer.logprobs))
+        self._output.push(answer_parts(answer), self._write_logprobs(answer.logprobs))
         self._end()
         return self.response
 
@@ -170,17 +170,6 @@ class Answering:
 
     def _write_logprobs(self, entries: list[Any]) -> list[ChatTokenLogprob]:  # Any: TokenLogprobs, as they came
         return [] if self._logprobs is None or not entries else self._logprobs.write(entries).content
-
-
-def _parts(answer: ChatAnswer) -> list[AnswerPart]:
-    parts: list[AnswerPart] = []
-    if answer.reasoning:
-        parts.append(ReasoningPart(answer.reasoning))
-    if answer.text:
-        parts.append(TextPart(answer.text))
-    for index, call in enumerate(answer.tool_calls):
-        parts.append(ToolCallPart(index=index, id=call.id, name=call.name, arguments=call.arguments))
-    return parts
 
 
 def _written(text: TextConfig) -> JsonObject:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ..bodies.json_body import encode_json
 from ..bodies.responses import ChatTokenLogprob
 from .answer import ContentPart, OutputItem, ResponseObject
 
@@ -149,11 +148,3 @@ ResponseEvent = (
     | FunctionCallArgumentsDelta
     | FunctionCallArgumentsDone
 )
-
-
-def encode_events(events: list[ResponseEvent]) -> bytes:
-    """Return events as they are sent, each under its type's name."""
-    return b"".join(
-        b"event: %b\ndata: %b\n\n" % (str(type(event).__struct_config__.tag).encode(), encode_json(event))
-        for event in events
-    )
