@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pagewire.ipc.speculative_config import SpeculativeConfig
 
 from .acceptance import Acceptance
+from .guess_costs import GuessCosts
 from .request import Child
 from .speculation import MARGIN, DraftPolicy, num_paying
-from .step_costs import StepCosts
+from .step_costs import StepCosts, StepShape
 
-# A child whose guesses do not pay asks for one again after so many draws: what runs beside it changes, and its text.
-_PROBE_INTERVAL = 64
+# Where guesses do not pay, one is asked for again after so many draws of all children together, and after twice as many
+# the next time: what runs changes, and its text, but a draft model that is asked has to read all that it has missed.
+_FIRST_PROBE, _MOST_BETWEEN_PROBES = 128, 4096
+_NUM_TRIAL_GUESSES = 2  # for each child of a step while it is not known what they take
 
 
 class DraftModelPolicy(DraftPolicy):
@@ -29,6 +32,8 @@ class DraftModelPolicy(DraftPolicy):
         super().__init__(max_drafts, runs_ahead=False)
         self.awaits_guesses = True
         self._overall = Acceptance.expecting(0.7)
+        self._costs = GuessCosts()
+        self._num_refusals, self._num_between_probes = 0, _FIRST_PROBE
 
     def grant(self, decodes: Sequence[Child], num_fitting: int, costs: StepCosts) -> dict[Child, list[int]]:
         """See `DraftPolicy.grant`."""
@@ -44,28 +49,38 @@ class DraftModelPolicy(DraftPolicy):
 
     def want(self, child: Child, num_drafts: int, num_decodes: int, costs: StepCosts) -> int:
         """See `DraftPolicy.want`."""
+        del costs  # see `GuessCosts`
         # If all drafts of this step are right, so many tokens are left to be guessed and one to be drawn behind them.
         num_tokens = len(child.token_ids) + child.num_pending_tokens + num_drafts + 1
         num_usable = min(self._max_drafts, child.request.max_num_tokens - num_tokens - 1)
         if num_usable <= 0:
             return 0
+        if self._costs.needs_plain_step(num_decodes):
+            return 0
+        price = self._costs.price(num_decodes)
+        if price is None:
+            return min(num_usable, _NUM_TRIAL_GUESSES)
         acceptance = self._overall if child.acceptance.is_untried else child.acceptance
-        decodes_s = costs.decodes_s(num_decodes)
-        # Tokens that the decodes would bring while a guess is made and checked; 0 while nothing is known.
-        price = MARGIN * (costs.guess_s + costs.draft_s) * num_decodes / decodes_s if decodes_s else 0.0
-        num_wanted, _ = num_paying(acceptance.rate, num_usable, price)
-        if num_wanted == 0:
-            child.num_passed_chances += 1
-            if child.num_passed_chances < _PROBE_INTERVAL:
-                return 0
-            num_wanted = 1
-        child.num_passed_chances = 0
-        return num_wanted
+        num_wanted, _ = num_paying(acceptance.rate, num_usable, MARGIN * price)
+        return num_wanted or self._probe()
+
+    def observe_step(self, shape: StepShape, step_s: float) -> None:
+        """See `DraftPolicy.observe_step`."""
+        self._costs.observe(shape, step_s)
 
     def observe(self, child: Child, num_drafts: int, num_accepted: int) -> None:
         """See `DraftPolicy.observe`."""
         super().observe(child, num_drafts, num_accepted)
         self._overall.observe(num_drafts, num_accepted)
+
+    def _probe(self) -> int:
+        """Return a guess to be asked for though it does not seem to pay, once in a while."""
+        self._num_refusals += 1
+        if self._num_refusals < self._num_between_probes:
+            return 0
+        self._num_refusals = 0
+        self._num_between_probes = min(2 * self._num_between_probes, _MOST_BETWEEN_PROBES)
+        return 1
 
 
 def make_draft_policy(config: SpeculativeConfig, *, runs_ahead: bool) -> DraftPolicy:

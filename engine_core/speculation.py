@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .request import Child
-from .step_costs import StepCosts
+from .step_costs import StepCosts, StepShape
 
 # What a draft must bring beyond its cost: what steps take is known roughly, and what is accepted changes with the text.
 MARGIN = 1.2
@@ -125,6 +125,9 @@ class DraftPolicy:
         """
         del child, num_drafts, num_decodes, costs  # a look-up takes next to no time
         return self._max_drafts
+
+    def observe_step(self, shape: StepShape, step_s: float) -> None:
+        """Learn from what a finished step took; `StepCosts` has learned from it already."""
 
     def observe(self, child: Child, num_drafts: int, num_accepted: int) -> None:
         """Learn from a step that has checked drafts of a child."""

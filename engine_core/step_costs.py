@@ -10,8 +10,8 @@ _MEMORY = 0.98
 _NUM_SWEEPS = 2  # of the solver per step; it starts from the last solution, which is nearly right
 # Sums over a feature that no step has shown for long fade out. Its cost stays as it was last known.
 _FADED = 1e-200
-_NUM_FEATURES = 6
-_Features = tuple[float, float, float, float, float, float]
+_NUM_FEATURES = 5
+_Features = tuple[float, float, float, float, float]
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class StepShape:
         num_drafts: those drafts.
         num_prefill_tokens: tokens of all other rows.
         num_attended: positions that the tokens attend to, summed over the tokens.
-        num_guesses: that a draft model makes behind the rows' draws.
+        num_guesses: that a draft model makes behind the rows' draws; see `GuessCosts`.
     """
 
     num_decodes: int = 0
@@ -56,9 +56,9 @@ class StepShape:
 
 
 class StepCosts:
-    """Seconds of a step = base + per decode, draft, guess, prefill token and attended position, each at least 0.
+    """Seconds of a step = base + per decode, draft, prefill token and attended position, each at least 0.
 
-    The six are fitted to finished steps by least squares of the *relative* error with exponential forgetting. So short
+    The five are fitted to finished steps by least squares of the *relative* error with exponential forgetting. So short
     steps count as much as long ones, and a step that was held up (swapped out, a neighbour's burst) hardly counts:
     relative to its long time, whatever the model says is wrong by at most its whole.
     """
@@ -70,13 +70,13 @@ class StepCosts:
         self.num_steps = 0
 
     def observe(self, shape: StepShape, step_s: float) -> None:
-        """Learn from a finished step; one whose executor did not measure it (0 s) is passed over.
+        """Learn from a finished step; one with guesses, or that its executor did not measure (0 s), is passed over.
 
         Args:
             shape: what it computed.
             step_s: seconds that it took.
         """
-        if not 0.0 < step_s < math.inf:
+        if not 0.0 < step_s < math.inf or shape.num_guesses:
             return
         self.num_steps += 1
         relative = [feature / step_s for feature in _features(shape)]
@@ -88,12 +88,11 @@ class StepCosts:
 
     def predict_s(self, shape: StepShape) -> float:
         """Return the seconds that a step of that shape will take; 0 before the first one came back."""
-        per_token, per_decode, per_attended, per_draft, per_guess, base = self._costs
+        per_token, per_decode, per_attended, per_draft, base = self._costs
         return (
             base
             + per_decode * shape.num_decodes
             + per_draft * shape.num_drafts
-            + per_guess * shape.num_guesses
             + per_token * shape.num_prefill_tokens
             + per_attended * shape.num_attended
         )
@@ -103,14 +102,9 @@ class StepCosts:
         """Seconds that a draft takes beside decodes; 0 before the first one came back."""
         return self._costs[3]
 
-    @property
-    def guess_s(self) -> float:
-        """Seconds that a guess of a draft model takes; 0 before the first one came back."""
-        return self._costs[4]
-
     def decodes_s(self, num_decodes: int) -> float:
         """Return the seconds of a step of decodes alone, what they attend to left out; 0 if nothing is known."""
-        _, per_decode, _, _, _, base = self._costs
+        _, per_decode, _, _, base = self._costs
         return base + per_decode * num_decodes
 
     def prefill_tokens_within(self, seconds: float, num_computed_tokens: int) -> float:
@@ -123,7 +117,7 @@ class StepCosts:
         Returns:
             A number of tokens, at least 0; infinite while nothing is known of their cost.
         """
-        per_token, _, per_attended, _, _, _ = self._costs
+        per_token, _, per_attended, _, _ = self._costs
         # Token i of the chunk attends to num_computed_tokens + i positions: seconds = linear n + quadratic n^2.
         linear = per_token + per_attended * (num_computed_tokens + 0.5)
         quadratic = per_attended / 2
@@ -159,6 +153,5 @@ def _features(shape: StepShape) -> _Features:
         float(shape.num_decodes),
         float(shape.num_attended),
         float(shape.num_drafts),
-        float(shape.num_guesses),
         1.0,
     )
