@@ -10,7 +10,8 @@ from pagewire.version import __version__
 
 from .config_file import read_config_file
 from .flags import Flag, FlagOption
-from .refused import SERVING, RefusedFlags, drop_redundant, explain_unknown_flag
+from .needless import drop_flags
+from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 # Flags that take all values up to the next flag.
 _LISTS = (
@@ -129,7 +130,7 @@ class FlagCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags."""
-        args, lines = drop_redundant(args, self._refused)
+        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
         try:

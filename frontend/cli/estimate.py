@@ -33,7 +33,7 @@ def estimate_command() -> click.Command:
 
 _REFUSED = RefusedFlags(
     not_yet={},
-    needless={
+    renamed={
         "max-model-len": "use --context-len",
         "quantization": "use --weights",
         "dtype": "use --weights",

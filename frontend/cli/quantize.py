@@ -34,7 +34,7 @@ def quantize_command() -> click.Command:
 
 _REFUSED = RefusedFlags(
     not_yet={"ignore": "all linear layers are rounded but the output layer"},
-    needless={
+    renamed={
         "scheme": "use --to",
         "bits": "use --to int4 or --to int8",
         "quantization": "use --to",

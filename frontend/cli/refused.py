@@ -1,33 +1,35 @@
 """Flags that users of vLLM know and this engine does not take, each with what to tell them.
 
 A flag that is silently ignored costs its user an afternoon, and "unknown flag" reads like a typing error. So each
-has its line here, until a version builds it and it becomes a field of `pagewire.ipc.config`.
+has its line here, until a version builds it and it becomes a field of `pagewire.ipc.config`. Those that would change
+nothing are taken instead (`needless.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from . import needless
+from .needless import Needless
+
 
 class RefusedFlags(NamedTuple):
-    """Flags without their dashes that a command refuses with a reason.
+    """Flags without their dashes that a command does not have, but whose users it knows.
 
     Attributes:
-        not_yet: to what they would do; these are to come.
-        needless: to why nobody needs them here.
+        not_yet: refused; to why there is no such flag.
+        renamed: refused; to the flag that is meant.
+        needless: taken, with a line that says why they have no meaning here.
         redundant: to the values with which they ask for what the command does anyway. With such a value a flag is
-            taken, and with any other refused.
+            taken, and with any other refused. The key of a JSON flag is `flag.key`.
     """
 
     not_yet: Mapping[str, str]
-    needless: Mapping[str, str]
-    redundant: Mapping[str, Collection[str]] = {}
-
-    def is_redundant(self, flag: str, value: object) -> bool:
-        """Return whether a flag (as it was typed, but for its value) has a value that changes nothing."""
-        return str(value).lower() in self.redundant.get(flag.lstrip("-").replace("_", "-"), ())
+    renamed: Mapping[str, str] = {}
+    needless: Mapping[str, Needless] = {}
+    redundant: Mapping[str, Sequence[str]] = {}
 
 
 # Flag without dashes -> what it would do. These are to come.
@@ -46,16 +48,14 @@ _NOT_YET: Mapping[str, str] = {
         ("enable-sleep-mode", "sleeping and waking"),
         ("data-parallel-rank data-parallel-address data-parallel-rpc-port", "--data-parallel-size starts all engines"),
         ("headless", "--node-rank tells a host that serves from one that only computes"),
-        ("enable-lora max-loras max-lora-rank max-cpu-loras lora-modules lora-dtype fully-sharded-loras",
-         "LoRA adapters"),
         ("enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server", "tool calls"),
         ("reasoning-parser", "reasoning output"),
-        ("structured-outputs-config guided-decoding-backend", "structured output"),
+        ("structured-outputs-config", "structured output"),
         ("limit-mm-per-prompt mm-processor-kwargs mm-encoder-tp-mode allowed-local-media-path interleave-mm-strings",
          "images, audio and video"),
         ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
          "KV blocks and weights stay on the device"),
-        ("enable-server-load-tracking enable-request-id-headers sse-keep-alive-interval max-log-len", "this output"),
+        ("enable-server-load-tracking sse-keep-alive-interval", "this output"),
         ("logits-processors logits-processor-pattern",
          "no code of others runs in the engine; requests may bring logit_bias, bad_words and allowed_token_ids"),
         ("worker-cls worker-extension-cls scheduler-cls", "no code of others runs in the engine"),
@@ -71,43 +71,33 @@ _NOT_YET: Mapping[str, str] = {
     for flag in flags.split()
 }  # fmt: skip
 
-# Flag -> why nobody needs it here. These are not to come.
-_NEEDLESS: Mapping[str, str] = {
-    "enable-chunked-prefill": "long prompts are always prefilled in chunks (--max-num-batched-tokens)",
-    "compilation-config": "nothing is compiled at start",
-    "cc": "nothing is compiled at start",
-    "O": "nothing is compiled at start",
-    "cudagraph-capture-sizes": "graphs are captured for the batches that come; --enforce-eager turns them off",
-    "max-cudagraph-capture-size": "graphs are captured for the batches that come; --enforce-eager turns them off",
-    "max-num-queued-reqs": "the waiting queue is always bounded; its flag is --max-waiting-requests",
-    "max-num-queued-tokens": "the waiting queue is always bounded; its flag is --max-waiting-tokens",
-    "swap-space": "a preempted request is recomputed, mostly from the prefix cache",
-    "prefix-caching-hash-algo": "blocks are always found by a cryptographic digest",
-    "trust-remote-code": "code that comes with a checkpoint is never run",
-    "code-revision": "code that comes with a checkpoint is never run",
-    "enable-prompt-tokens-details": "usage always says how many prompt tokens came from the prefix cache",
-    "disable-log-requests": "requests are logged only with --enable-log-requests",
-    "disable-uvicorn-access-log": "there is no access log; --enable-log-requests turns a request log on",
-    "uvicorn-log-level": "use --log-level",
-    "disable-fastapi-docs": "there are no such pages",
-    "disable-frontend-multiprocessing": "the frontend and the engine core are always processes of their own",
-    "disable-custom-all-reduce": "sums over ranks are gathered and added in rank order, or left to nccl",
-    "use-v2-block-manager": "there is one block manager",
-    "performance-mode": "use --max-num-seqs and --max-num-batched-tokens",
-    # llama.cpp's
+# Flag -> the flag that is meant: llama.cpp's.
+_RENAMED: Mapping[str, str] = {
     **dict.fromkeys(("ngl", "gpu-layers", "n-gpu-layers"), "all layers are on the device that --device names"),
     **dict.fromkeys(("c", "ctx-size"), "use --max-model-len"),
     **dict.fromkeys(("np", "parallel"), "use --max-num-seqs"),
     **dict.fromkeys(("t", "threads"), "use --cpu-threads"),
 }
 
-_REDUNDANT: Mapping[str, Collection[str]] = {
+_REDUNDANT: Mapping[str, Sequence[str]] = {
     "task": ("generate", "auto"),
     "runner": ("generate", "auto"),
     "convert": ("none", "auto"),
-}
+    "model-impl": ("auto", "vllm"),
+    "tokenizer-mode": ("auto", "hf"),
+    "config-format": ("auto", "hf"),
+    "logprobs-mode": ("raw_logprobs",),
+    "cpu-offload-gb": ("0", "0.0"),
+    "kv-offloading-size": ("0", "0.0"),
+    "watermark": ("0", "0.0"),
+    "max-num-partial-prefills": ("1",),
+    "max-long-partial-prefills": ("1",),
+    # Any of these backends constrains answers to the same language.
+    "structured-outputs-config.backend": ("auto", "guidance", "llguidance", "xgrammar", "outlines",
+                                          "lm-format-enforcer"),
+}  # fmt: skip
 
-SERVING = RefusedFlags(_NOT_YET, _NEEDLESS, _REDUNDANT)
+SERVING = RefusedFlags(_NOT_YET, _RENAMED, needless.OF_SERVING, _REDUNDANT)
 
 BENCH_SERVE = RefusedFlags(
     not_yet={
@@ -130,16 +120,8 @@ BENCH_SERVE = RefusedFlags(
         )
         for flag in flags.split()
     },
-    needless={
-        "tokenizer": "tokens are counted by the server",
-        "tokenizer-mode": "tokens are counted by the server",
-        "skip-tokenizer-init": "tokens are counted by the server",
-        "trust-remote-code": "no code of a checkpoint is run",
-        "served-model-name": "--model is the name to ask for",
-        "endpoint-type": "use --backend",
-        "disable-shuffle": "the same --seed gives the same order",
-        "no-oversample": "requests repeat only where a file has too few conversations, and the output says so",
-    },
+    renamed={"served-model-name": "--model is the name to ask for", "endpoint-type": "use --backend"},
+    needless=needless.OF_BENCH_SERVE,
 )  # fmt: skip
 
 BENCH_OFFLINE = RefusedFlags(
@@ -154,13 +136,8 @@ BENCH_OFFLINE = RefusedFlags(
         "prefix-len": "use --dataset-name prefix_repetition",
         "random-prefix-len": "use --dataset-name prefix_repetition",
     },
-    needless={
-        **_NEEDLESS,
-        "backend": "it measures this engine",
-        "dataset": "use --dataset-name and --dataset-path",
-        "async-engine": "the engine is always asynchronous",
-        "disable-detokenize": "the text of an answer is made once, at its end",
-    },
+    renamed={**_RENAMED, "dataset": "use --dataset-name and --dataset-path"},
+    needless=needless.OF_BENCH_OFFLINE,
     redundant=_REDUNDANT,
 )
 
@@ -215,30 +192,6 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def drop_redundant(args: Sequence[str], refused: RefusedFlags) -> tuple[list[str], list[str]]:
-    """Return the arguments without the flags that ask for what is done anyway, and a line on each of those."""
-    kept: list[str] = []
-    lines: list[str] = []
-    rest = list(args)
-    while rest:
-        arg = rest.pop(0)
-        if arg == "--":
-            return [*kept, arg, *rest], lines
-        flag, is_joined, joined = arg.partition("=")
-        value = joined if is_joined else rest[0] if rest else ""
-        if flag.startswith("--") and refused.is_redundant(flag, value):
-            del rest[: 0 if is_joined else 1]
-            lines.append(explain_redundant(flag, value))
-        else:
-            kept.append(arg)
-    return kept, lines
-
-
-def explain_redundant(flag: str, value: object) -> str:
-    """Return one line on a flag that asks for what is done anyway."""
-    return f"{flag} {value} is what it does anyway; the flag can be left out."
-
-
 def explain_unknown_flag(
     flag: str, known: Iterable[str], elsewhere: Mapping[str, str], refused: RefusedFlags = SERVING
 ) -> str:
@@ -253,9 +206,9 @@ def explain_unknown_flag(
     dashed = flag.partition("=")[0].replace("_", "-")
     name = dashed.lstrip("-").partition(".")[0]  # --compilation-config.level is a part of --compilation-config
     shown = dashed if dashed.startswith("-") else f"--{dashed}"
-    for candidate in (name, name.removeprefix("no-"), name[:1] if shown.startswith("-O") else name):
-        if candidate in refused.needless:
-            return f"{shown} is not needed: {refused.needless[candidate]}. Leave it out."
+    for candidate in (name, name.removeprefix("no-")):
+        if candidate in refused.renamed:
+            return f"{shown} is not taken: {refused.renamed[candidate]}."
         if candidate in refused.not_yet:
             return f"{shown} is not supported yet: {refused.not_yet[candidate]}."
         if f"--{candidate}" in elsewhere:

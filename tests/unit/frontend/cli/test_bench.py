@@ -134,7 +134,7 @@ def test_a_benchmark_of_an_engine_takes_the_engines_flags_too():
     ("args", "part"),
     [
         (["throughput", "--backend", "vllm"], "--backend is not needed: it measures this engine"),
-        (["throughput", "--lora-dtype", "auto"], "--lora-dtype is not supported yet"),
+        (["throughput", "--hf-token", "auto"], "--hf-token is not supported yet"),
         (["throughput", "--request-rate", "3"], "--request-rate is a flag of `pagewire bench serve`"),
         (["throughput", "--num-prompts", "0"], "--num-prompts"),
         (["latency", "--batch-size", "0"], "--batch-size"),

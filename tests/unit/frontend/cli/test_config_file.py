@@ -46,7 +46,7 @@ def test_flag_that_asks_for_what_is_done_anyway_gives_nothing_but_a_line(
     ("text", "part"),
     [
         ("max-num-seq: 4", "max-num-seq: unknown flag --max-num-seq; did you mean --max-num-seqs?"),
-        ("lora-dtype: auto", "--lora-dtype is not supported yet"),
+        ("hf-token: auto", "--hf-token is not supported yet"),
         ("listen: ipc:///x", "--listen is a flag of `pagewire engine`"),
         ("port: 1\n--port: 2", "--port stands in it twice"),
         ("port: [1, 2]", "port takes one value"),

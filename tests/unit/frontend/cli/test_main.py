@@ -146,7 +146,7 @@ def test_such_a_flag_with_another_value_or_none_is_refused(capsys: pytest.Captur
 
 @pytest.mark.parametrize("arg", ["-ngl", "-ngl=99"])
 def test_unknown_flag_of_one_dash_and_several_letters_is_named_whole(arg: str, capsys: pytest.CaptureFixture[str]):
-    assert "-ngl is not needed: all layers are on the device" in refuse(capsys, "serve", arg, "99")
+    assert "-ngl is not taken: all layers are on the device" in refuse(capsys, "serve", arg, "99")
 
 
 def test_what_the_machine_lacks_is_exit_code_1_and_one_line(capsys: pytest.CaptureFixture[str]):
@@ -184,7 +184,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["serve", "--device", "mps"], "mps is not supported yet"),
         (["serve", "--load-format", "pt"], "pt is not supported yet: the format of the weights is found by looking"),
         (["serve", "--attention-backend", "FLASHMLA"], "flashmla is not supported yet: triton serves every device"),
-        (["serve", "--lora-dtype", "auto"], "--lora-dtype is not supported yet"),
+        (["serve", "--hf-token", "auto"], "--hf-token is not supported yet"),
         (["bench", "sweep"], "the command bench sweep is not supported yet"),
         (["bench", "srve"], "did you mean serve?"),
         (["bench", "--port", "1"], "--port is a flag of `pagewire bench serve`."),

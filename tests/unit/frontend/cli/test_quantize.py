@@ -48,7 +48,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (("m", "--to", "int4", "--out", "o", "--num-samples", "8"), "use --calibration-tokens"),
         (("m", "--to", "fp8", "--out", "o", "--format", "gptq"), "--format gptq holds integers"),
         (("m", "--to", "int4", "--out", "o", "--format", "gptq", "--asymmetric"), "gptq is written symmetric"),
-        (("m", "--to", "int4", "--out", "o", "--bits", "4"), "--bits is not needed: use --to int4 or --to int8"),
+        (("m", "--to", "int4", "--out", "o", "--bits", "4"), "--bits is not taken: use --to int4 or --to int8"),
         (("m", "--to", "int4", "--out", "o"), "model 'm': there is no such file or directory"),
     ],
 )

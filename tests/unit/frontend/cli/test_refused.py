@@ -10,7 +10,6 @@ from pagewire.frontend.cli.refused import (
     BENCH_SERVE,
     SERVING,
     RefusedFlags,
-    drop_redundant,
     explain_unknown_benchmark,
     explain_unknown_command,
     explain_unknown_flag,
@@ -33,29 +32,26 @@ def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: 
     built = {flag.name.removeprefix("--") for flag in flags}
     assert built.isdisjoint(refused.not_yet)
     assert built.isdisjoint(refused.needless)
+    assert built.isdisjoint(refused.renamed)
     assert set(refused.not_yet).isdisjoint(refused.needless)
+    assert set(refused.renamed).isdisjoint({*refused.not_yet, *refused.needless})
     assert built.isdisjoint(refused.redundant)
-    assert set(refused.redundant) <= set(refused.not_yet)
+    assert {flag.partition(".")[0] for flag in refused.redundant} <= set(refused.not_yet)
 
 
 @pytest.mark.parametrize(
     ("flag", "part"),
     [
-        ("--lora-dtype", "--lora-dtype is not supported yet"),
+        ("--hf-token", "--hf-token is not supported yet"),
         ("--data-parallel-rank", "--data-parallel-size starts all engines"),
-        ("--enable-chunked-prefill", "is not needed"),
-        ("--no-enable-chunked-prefill", "is not needed"),
-        ("-O2", "is not needed"),
-        ("-ngl", "-ngl is not needed: all layers are on the device"),
-        ("--n-gpu-layers", "is not needed"),
+        ("-ngl", "-ngl is not taken: all layers are on the device"),
+        ("--n-gpu-layers", "is not taken"),
         ("--ctx-size", "use --max-model-len"),
-        ("--code-revision", "code that comes with a checkpoint is never run"),
-        ("--enable-prompt-tokens-details", "is not needed: usage always says"),
         ("--worker-cls", "--worker-cls is not supported yet: no code of others"),
         ("--logits-processors", "--logits-processors is not supported yet"),
         ("--calculate-kv-scales", "--calculate-kv-scales is not supported yet"),
         ("--task", "it generates text"),
-        ("--compilation-config=3", "--compilation-config is not needed"),
+        ("--hf-overrides.rope_theta", "--hf-overrides.rope-theta is not supported yet: the model's config"),
         ("--max-num-seq", "did you mean --max-num-seqs?"),
         ("--zzz", "unknown flag --zzz."),
         ("--there", "--there is a flag of `pagewire other`."),
@@ -65,31 +61,13 @@ def test_each_unknown_flag_gets_the_line_that_helps(flag: str, part: str):
     assert part in explain_unknown_flag(flag, KNOWN, {"--there": "pagewire other"})
 
 
-@pytest.mark.parametrize(
-    ("args", "kept", "num_lines"),
-    [
-        (["m", "--task", "generate", "--port", "1"], ["m", "--port", "1"], 1),
-        (["--task=auto", "--runner", "generate", "m"], ["m"], 2),
-        (["--task", "embed"], ["--task", "embed"], 0),
-        (["--task"], ["--task"], 0),
-        (["--", "--task", "generate"], ["--", "--task", "generate"], 0),
-    ],
-)
-def test_flags_that_ask_for_what_is_done_anyway_are_dropped_with_a_line(
-    args: list[str], kept: list[str], num_lines: int
-):
-    remaining, lines = drop_redundant(args, SERVING)
-    assert remaining == kept
-    assert len(lines) == num_lines
-
-
 def test_an_unknown_command_lists_what_there_is():
     assert explain_unknown_command("qqq", ["serve", "engine"]) == "unknown command 'qqq'. There are: engine, serve."
     assert explain_unknown_command("Serve", ["serve", "engine"]) == "unknown command 'Serve'; did you mean serve?"
 
 
 def test_each_command_refuses_its_own_flags():
-    assert "tokens are counted by the server" in explain_unknown_flag("--tokenizer", [], {}, BENCH_SERVE)
+    assert "use --backend" in explain_unknown_flag("--endpoint-type", [], {}, BENCH_SERVE)
     assert "the tokenizer is the model's own" in explain_unknown_flag("--tokenizer", [], {})
     assert explain_unknown_flag("--quantization", [], {}, BENCH_SERVE) == "unknown flag --quantization."
 
