@@ -9,6 +9,7 @@ from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.sampling_params import SamplingParams
 
 from .bodies.schema import GenerationRequest, StreamOptions
+from .output_format import asked_format
 
 # Fields that mean the same in the request, in the defaults and in SamplingParams.
 _SAME_NAME = (
@@ -45,7 +46,13 @@ def sampling_params(
             given = getattr(defaults, name, None)
         if given is not None:
             values[name] = given
-    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **values)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        structured_outputs=asked_format(request),
+        **values,
+    )
 
 
 def check_stream_options(request: GenerationRequest) -> tuple[bool, bool]:

@@ -22,6 +22,7 @@ import jinja2.sandbox
 
 from pagewire.ipc.errors import InvalidRequest
 
+from .call_arguments import ArgumentShapes
 from .chat_content import ContentShapes, normalize_message
 
 # Any: templates see messages, tools and documents as the plain JSON values that they are.
@@ -65,6 +66,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
         self._template = None if source is None else _compile(source, now, is_optimized=is_optimized)
         self._shapes = ContentShapes(self._render_plain)
+        self._arguments = ArgumentShapes(self._render_plain)
 
     def render(
         self,
@@ -96,7 +98,10 @@ class ChatTemplate:
                 "set only one of them",
                 param="continue_final_message",
             )
-        shaped = [self._shapes.fit(normalize_message(message, index)) for index, message in enumerate(messages)]
+        shaped = [
+            self._arguments.fit(self._shapes.fit(normalize_message(message, index)))
+            for index, message in enumerate(messages)
+        ]
         if continue_final_message:
             shaped = [*shaped[:-1], _mark_end(shaped)]
         variables = {

@@ -13,8 +13,10 @@ from msgspec import Meta
 
 from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORD_CHARS, MAX_BAD_WORDS
+from pagewire.ipc.structured_outputs import StructuredOutputs
 
 from ...templates.limits import MAX_BROUGHT_TEMPLATE_CHARS
+from .tool_bodies import MAX_TOOLS, ResponseFormat, ToolBody, ToolCallBody, ToolChoiceBody
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 10_000
@@ -35,16 +37,18 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "length_penalty": (1.0,),
     "modalities": (["text"],),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "store": (False,),
     "stream_interval": (1,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
+}
+
+# What to send instead of a field that isn't served.
+_INSTEAD = {
+    "function_call": "send tool_choice, which says the same",
+    "functions": "send them as tools, which say the same",
 }
 
 
@@ -97,6 +101,16 @@ class GenerationRequest(_Body, kw_only=True):
     cache_salt: ShortText | None = None
     request_id: ShortText | None = None
 
+    # What the answer must look like; guided_* are older names of structured_outputs.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | bool | None = None  # Any: a JSON schema
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+    guided_whitespace_pattern: str | None = None
+
     # Informational: they change nothing here, nor elsewhere.
     user: str | None = None
     metadata: dict[str, Any] | None = None  # Any: the client's own values, which nothing reads
@@ -107,23 +121,15 @@ class GenerationRequest(_Body, kw_only=True):
 
     # Accepted only at the values that ask for nothing; Any, because other shapes are refused by name.
     early_stopping: Any = None
-    guided_choice: Any = None
-    guided_decoding_backend: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
     logits_processors: Any = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None
-    response_format: Any = None
     return_prompt_text: Any = None
     return_tokens_as_token_ids: Any = None
     store: Any = None
     stream_interval: Any = None
-    structured_outputs: Any = None
     thinking_token_budget: Any = None
     truncate_prompt_tokens: Any = None
     truncation_side: Any = None
@@ -132,11 +138,9 @@ class GenerationRequest(_Body, kw_only=True):
 
 
 _UNSUPPORTED_BOTH = (
-    "early_stopping", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
-    "guided_whitespace_pattern", "kv_transfer_params", "length_penalty", "logits_processors", "logprob_token_ids",
-    "repetition_detection", "response_format", "return_prompt_text", "return_tokens_as_token_ids", "store",
-    "stream_interval", "structured_outputs", "thinking_token_budget", "truncate_prompt_tokens", "truncation_side",
-    "use_beam_search", "vllm_xargs",
+    "early_stopping", "kv_transfer_params", "length_penalty", "logits_processors", "logprob_token_ids",
+    "repetition_detection", "return_prompt_text", "return_tokens_as_token_ids", "store", "stream_interval",
+    "thinking_token_budget", "truncate_prompt_tokens", "truncation_side", "use_beam_search", "vllm_xargs",
 )  # fmt: skip
 
 
@@ -169,17 +173,16 @@ class ChatMessage(_Body, kw_only=True):
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: Annotated[list[ToolCallBody], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     unsupported_fields: ClassVar[tuple[str, ...]] = (
-        *_UNSUPPORTED_BOTH, "audio", "documents", "echo", "function_call", "functions",
-        "media_io_kwargs", "mm_processor_kwargs", "modalities", "prediction", "reasoning_effort", "tool_choice",
-        "tools", "verbosity", "web_search_options",
+        *_UNSUPPORTED_BOTH, "audio", "echo", "function_call", "functions", "media_io_kwargs", "mm_processor_kwargs",
+        "modalities", "prediction", "verbosity", "web_search_options",
     )  # fmt: skip
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -190,11 +193,14 @@ class ChatRequest(GenerationRequest, kw_only=True):
     continue_final_message: bool | None = None
     chat_template: BroughtTemplate | None = None  # only with --trust-request-chat-template
     chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the template
-    parallel_tool_calls: bool | None = None  # says nothing without tools
-    include_reasoning: bool | None = None  # says nothing without a reasoning parser
+    documents: list[dict[str, Any]] | None = None  # Any: for templates that know retrieval
+    tools: Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | ToolChoiceBody | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: ShortText | None = None  # for the template
+    include_reasoning: bool | None = None
 
     audio: Any = None
-    documents: Any = None
     echo: Any = None
     function_call: Any = None
     functions: Any = None
@@ -202,9 +208,6 @@ class ChatRequest(GenerationRequest, kw_only=True):
     mm_processor_kwargs: Any = None
     modalities: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
-    tool_choice: Any = None
-    tools: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
@@ -221,6 +224,8 @@ class TokenizeRequest(_Body, kw_only=True):
     continue_final_message: bool | None = None
     chat_template: BroughtTemplate | None = None  # only with --trust-request-chat-template
     chat_template_kwargs: dict[str, Any] | None = None  # Any: variables of the template
+    documents: list[dict[str, Any]] | None = None  # Any: as in ChatRequest
+    tools: Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)] | None = None
 
 
 class DetokenizeRequest(_Body, kw_only=True):
@@ -245,9 +250,8 @@ def refuse_unsupported(request: HasUnsupportedFields) -> None:
     for name in request.unsupported_fields:
         value = getattr(request, name)
         if value is not None and not _is_neutral(name, value):
-            raise InvalidRequest(
-                f"{name} is not supported by this server (yet); leave it out rather than have it ignored.", param=name
-            )
+            advice = _INSTEAD.get(name, "leave it out rather than have it ignored")
+            raise InvalidRequest(f"{name} is not supported by this server (yet); {advice}.", param=name)
 
 
 def _is_neutral(name: str, value: object) -> bool:

@@ -56,10 +56,10 @@ async def test_values_described_for_what_messages_can_not_bring_yet_are_taken_an
     async with running_server("x") as server:
         for role in properties["role"]["enum"]:
             await server.chat(messages=[message("x", role), message("y")])
-        for value in properties["tool_calls"]["enum"]:
-            await server.chat(messages=[{**message("x"), "tool_calls": value}])
+        for value in properties["annotations"]["enum"]:
+            await server.chat(messages=[{**message("x"), "annotations": value}])
         for value in (False, 0, {}, [0], "x"):
-            status, _ = await server.post("/v1/chat/completions", messages=[{**message("x"), "tool_calls": value}])
+            status, _ = await server.post("/v1/chat/completions", messages=[{**message("x"), "annotations": value}])
             assert status == 400
 
 
