@@ -1,0 +1,208 @@
+"""/v1/responses as the `openai` package uses it, and as its own types read it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import openai
+import pytest
+from openai.types import responses as sdk_types
+from pydantic import TypeAdapter
+
+from pagewire.ipc.errors import EngineDead
+from pagewire.ipc.requests import AddRequest
+from pagewire.ipc.server_config import ServerConfig
+from tests.support.http_server import aborted, running_server
+
+
+@contextlib.asynccontextmanager
+async def sdk(*texts, **options):
+    async with (
+        running_server(*texts, **options) as server,
+        openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="key", max_retries=0) as client,
+    ):
+        yield server, client
+
+
+def prompt_of(server) -> str:
+    """The text of the last request's prompt."""
+    request = [message for message in server.core.received if isinstance(message, AddRequest)][-1]
+    ids = request.inputs.prompt_token_ids
+    return server.serving.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+async def test_a_whole_response():
+    async with sdk("Hello!") as (_, client):
+        response = await client.responses.create(model="fake", input="hi", instructions="be nice", metadata={"a": "b"})
+        assert response.output_text == "Hello!"
+        assert response.status == "completed"
+        assert response.instructions == "be nice"
+        assert response.metadata == {"a": "b"}
+        assert response.usage.output_tokens == 7
+        assert response.usage.total_tokens == response.usage.input_tokens + 7
+        assert await client.responses.retrieve(response.id) == response
+
+
+async def test_bodies_are_what_the_sdk_describes():
+    async with running_server("Hello!") as server:
+        _, body = await server.post("/v1/responses", input="hi", top_logprobs=1)
+        response = TypeAdapter(sdk_types.Response).validate_python(body)
+        assert [entry.token for entry in response.output[0].content[0].logprobs][:2] == ["H", "e"]
+        assert len(response.output[0].content[0].logprobs[0].top_logprobs) == 1
+
+
+async def test_a_stream_tells_of_the_response_in_order():
+    async with sdk("Hello!") as (_, client):
+        stream = await client.responses.create(model="fake", input="hi", stream=True)
+        events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    ]  # fmt: skip
+    assert kinds[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed",
+    ]  # fmt: skip
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Hello!"
+    assert events[-1].response.output_text == "Hello!"
+    assert events[-1].response.usage.output_tokens == 7
+    adapter = TypeAdapter(sdk_types.ResponseStreamEvent)
+    for event in events:
+        adapter.validate_python(event.model_dump(exclude_unset=True))
+
+
+async def test_the_stream_helper_accumulates_the_response():
+    async with sdk("Hello!") as (_, client):
+        async with client.responses.stream(model="fake", input="hi") as stream:
+            async for _ in stream:
+                pass
+            final = await stream.get_final_response()
+        assert final.output_text == "Hello!"
+        assert (await client.responses.retrieve(final.id)).output_text == "Hello!"
+
+
+async def test_a_limit_makes_it_incomplete():
+    async with sdk("Hello!") as (_, client):
+        response = await client.responses.create(model="fake", input="hi", max_output_tokens=3)
+        assert (response.status, response.output_text) == ("incomplete", "Hel")
+        assert response.incomplete_details.reason == "max_output_tokens"
+        stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, stream=True)
+        assert [event async for event in stream][-1].type == "response.incomplete"
+
+
+async def test_going_on_from_a_response_repeats_what_was_said():
+    async with sdk("Hello!") as (server, client):
+        first = await client.responses.create(model="fake", input="one", instructions="old")
+        second = await client.responses.create(model="fake", input="two", previous_response_id=first.id)
+        assert second.previous_response_id == first.id
+        assert prompt_of(server) == ("<turn>user: one\n<turn>assistant: Hello!\n<turn>user: two\n<turn>assistant: "), (
+            "the instructions are not those of the response before"
+        )
+        await client.responses.create(model="fake", input="three", previous_response_id=second.id)
+        assert prompt_of(server).count("Hello!") == 2
+        items = [item async for item in client.responses.input_items.list(second.id, order="asc", limit=2)]
+        assert len(items) == 3
+        assert items[0].content[0].text == "one"
+
+
+async def test_what_is_not_stored_is_not_found():
+    async with sdk("Hello!") as (_, client):
+        response = await client.responses.create(model="fake", input="hi", store=False)
+        assert response.store is False
+        for ask in (
+            client.responses.retrieve(response.id),
+            client.responses.delete(response.id),
+            client.responses.cancel(response.id),
+            client.responses.create(model="fake", input="x", previous_response_id=response.id),
+        ):
+            with pytest.raises(openai.NotFoundError, match="not found"):
+                await ask
+
+
+async def test_deleted_responses_are_gone():
+    async with sdk("Hello!") as (_, client):
+        response = await client.responses.create(model="fake", input="hi")
+        await client.responses.delete(response.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(response.id)
+
+
+async def test_a_response_in_the_background_is_asked_for_later():
+    async with sdk("Hello!") as (server, client):
+        response = await client.responses.create(model="fake", input="hi", background=True)
+        assert response.status == "in_progress"
+        await server.serving.admission.wait_idle()
+        done = await client.responses.retrieve(response.id)
+        assert (done.status, done.output_text) == ("completed", "Hello!")
+        assert (await client.responses.cancel(response.id)).status == "completed"
+
+
+async def test_cancelling_ends_the_generation():
+    async with sdk("Hello!", num_steps=0) as (server, client):
+        response = await client.responses.create(model="fake", input="hi", background=True)
+        with pytest.raises(openai.BadRequestError, match="in progress"):
+            await client.responses.create(model="fake", input="x", previous_response_id=response.id)
+        assert (await client.responses.cancel(response.id)).status == "cancelled"
+        await aborted(server.core)
+        assert (await client.responses.retrieve(response.id)).status == "cancelled"
+
+
+async def test_a_failure_amid_a_stream_is_an_event():
+    async with sdk("Hello!", num_steps=0) as (server, client):
+        stream = await client.responses.create(model="fake", input="hi", stream=True)
+        events = []
+        async for event in stream:
+            events.append(event)
+            if event.type == "response.in_progress":
+                server.client.mark_dead(EngineDead("the engine is gone"))
+        assert events[-1].type == "response.failed"
+        assert "gone" in events[-1].response.error.message
+        assert (await client.responses.retrieve(events[-1].response.id)).status == "failed"
+
+
+async def test_nothing_is_stored_at_zero():
+    async with sdk("Hello!", config=ServerConfig(max_stored_responses=0)) as (_, client):
+        assert (await client.responses.create(model="fake", input="hi")).store is False
+        with pytest.raises(openai.BadRequestError, match="max-stored-responses"):
+            await client.responses.create(model="fake", input="hi", background=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"conversation": "c"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"max_tool_calls": 1}, "max_tool_calls"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"background": True, "stream": True}, "stream"),
+        ({"background": True, "store": False}, "background"),
+        ({"text": {"verbosity": "high"}}, "text.verbosity"),
+        ({"input": []}, "input"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+async def test_fields_that_are_not_served_are_refused_by_name(body, param):
+    async with running_server("Hello!") as server:
+        status, answer = await server.post("/v1/responses", **{"input": "hi", **body})
+        assert (status, answer["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "order=up", "after=nobody"])
+async def test_pages_that_there_are_not_are_refused(query):
+    async with sdk("Hello!") as (server, client):
+        response = await client.responses.create(model="fake", input="hi")
+        async with server.http.get(f"/v1/responses/{response.id}/input_items?{query}") as answer:
+            assert answer.status == 400
+        async with server.http.get(f"/v1/responses/{response.id}?stream=true") as answer:
+            assert answer.status == 400
+
+
+async def test_a_client_that_leaves_ends_its_generation():
+    async with sdk("Hello!", num_steps=0) as (server, client):
+        task = asyncio.create_task(client.responses.create(model="fake", input="hi"))
+        await server.core.next(AddRequest)
+        task.cancel()
+        await aborted(server.core)
