@@ -11,7 +11,8 @@ from pagewire.ipc.config import EngineConfig, StepLimits
 from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, RequestError
 from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, UtilityResult
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
-from pagewire.ipc.steps import ExecuteStep, StepResult
+from pagewire.ipc.steps import ExecuteStep, SamplingMasks, StepResult
+from pagewire.ipc.structured_outputs import Grammar
 from pagewire.ipc.validation import RequestLimits, validate_request
 
 from .adapters.registry import AdapterRegistry
@@ -20,6 +21,9 @@ from .blame import Blame, poison_error
 from .deadlines import late_error
 from .draft_model_policy import make_draft_policy
 from .failed_rows import void_readers_of_failed
+from .grammar.gate import CompileResult, GrammarGate
+from .grammar.grammars import Grammars
+from .grammar.masks import DueMasks
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
 from .kv.prefix_cache import PrefixCache
@@ -94,6 +98,9 @@ class Engine:
             check_invariants=self.check_invariants,
         )
         self._blame = Blame()
+        is_open = config.structured_outputs.structured_outputs_backend != "none"
+        self._grammars = Grammars(self._processor, GrammarGate(is_open=is_open), limits.vocab_size)
+        self._due_masks = DueMasks()
         self._is_serving = True
         self._num_executor_restarts = 0
         self._has_news = False  # whether anything happened since nothing could be scheduled
@@ -110,6 +117,7 @@ class Engine:
         try:
             validate_request(request, self._limits)
             adapter_id = self._adapters.find(request.adapter)
+            self._grammars.check(request)
             if (client, request.request_id) in self._processor.requests:
                 raise InvalidRequest(
                     f"request_id {request.request_id} is in use on this connection; give each request its own.",
@@ -131,9 +139,25 @@ class Engine:
             adapter_id=adapter_id,
         )
         self._cache.prepare(accepted)
-        self._processor.accept(accepted)
         self._blame.accept(accepted, request.num_deaths)
+        self._grammars.admit(accepted)
         self._has_news = True
+
+    def take_grammar_orders(self) -> list[Grammar]:
+        """Return the grammars that somebody waits for and nobody was asked to compile yet."""
+        return self._grammars.take_orders()
+
+    def finish_compilation(self, result: CompileResult) -> None:
+        """Let in the requests that waited for a grammar, or refuse them if there is none."""
+        self._grammars.finish(result)
+        self._has_news = True
+
+    def take_masks(self) -> list[SamplingMasks]:
+        """Return the masks that can be made by now, of steps that were returned by `schedule`; each once."""
+        return [
+            SamplingMasks(executor_epoch=self._executor_epoch, step_id=step.step_id, rows=self._grammars.masks_of(step))
+            for step in self._due_masks.take(self._in_flight)
+        ]
 
     def abort(self, client: ClientId, message: AbortRequests, now: float) -> None:
         """End requests or single children; ids that are unknown or ended are passed over."""
@@ -212,9 +236,9 @@ class Engine:
         retired = self._scheduler.retired_row_ids
         self._scheduler.retired_row_ids = []
         step = self._step_builder.build(output, retired)
-        self._in_flight.add(
-            StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens, output.shape, now)
-        )
+        in_flight = StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens, output.shape, now)
+        self._in_flight.add(in_flight)
+        self._due_masks.add(in_flight)
         return step
 
     def apply(self, result: StepResult, now: float) -> None:
@@ -255,6 +279,7 @@ class Engine:
         in_flight = {item.child.request for item in self._in_flight.scheduled()}
         culprit = self._blame.count_death(filter(self._is_living, in_flight), was_killed=was_killed)
         self._in_flight.clear()
+        self._due_masks.clear()
         self._scheduler.start_over()
         self._cache.reset_prefix_cache()
         for child in chain.from_iterable(request.children.values() for request in self._processor.requests.values()):
@@ -316,7 +341,8 @@ class Engine:
         Raises:
             AssertionError: naming what does not agree.
         """
-        check_accounting(self._processor.requests, self._scheduler, self._cache)
+        living = {key: request for key, request in self._processor.requests.items() if not request.is_held}
+        check_accounting(living, self._scheduler, self._cache)
 
     def _is_living(self, request: Request) -> bool:
         return self._processor.requests.get(request.key) is request
@@ -337,7 +363,7 @@ class Engine:
     def _schedule_something(self, now: float) -> SchedulerOutput:
         """Schedule, and make sure of progress: with nothing in flight a step runs something, or a request fails."""
         output = self._scheduler.schedule(now, self._costs)
-        while not output.scheduled and not self._in_flight and self._processor.requests:
+        while not output.scheduled and not self._in_flight and (self._scheduler.running or self._scheduler.waiting):
             if not output.has_preempted:
                 self._fail_head()
             output = self._scheduler.schedule(now, self._costs)

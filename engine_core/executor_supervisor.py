@@ -25,6 +25,7 @@ from pagewire.ipc.steps import (
     ExecutorReady,
     FromExecutor,
     LoadAdapter,
+    SamplingMasks,
     StepResult,
     UnloadAdapter,
 )
@@ -130,6 +131,11 @@ class ExecutorSupervisor:
         """Send to every rank what is done behind the steps that it has."""
         if self._group is not None:
             self._group.send(message)
+
+    def send_masks(self, masks: SamplingMasks) -> None:
+        """Send every rank the masks of a step that was sent."""
+        if self._group is not None:
+            self._group.send(masks)
 
     def receive(self, now: float) -> Iterator[FromExecutor]:
         """Yield what the loop has to know of what the executors have sent.

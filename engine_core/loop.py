@@ -41,6 +41,8 @@ from .engine import Engine
 from .engine_info import engine_info, request_limits
 from .executor_placer import LocalPlacer
 from .executor_supervisor import ExecutorSupervisor
+from .grammar.compiler import GrammarCompiler
+from .grammar.vocabulary_source import VocabularySource
 from .hosts.choose_placer import choose_placer
 from .step_profile import trace_core
 
@@ -110,6 +112,12 @@ class EngineCore:
             now=self._started,
             adapters=lambda: self._adapters.held,
         )
+        vocabulary = VocabularySource(
+            model_path=config.model.model_path,
+            vocab_size=self._model.tokenizer_size,
+            eos_token_ids=self._model.eos_token_ids,
+        )
+        self._grammars = GrammarCompiler(vocabulary, log_level=config.log_level, poller=self._poller)
         self._greeted_early: set[ClientId] = set()
         self._ready: Ready | None = None
         self._engine: Engine | None = None
@@ -133,6 +141,7 @@ class EngineCore:
             self._executors.kill()
             return CRASH_EXIT_CODE
         finally:
+            self._grammars.close()
             self._placer.close()
             self._context.destroy(linger=GOODBYE_LINGER_MS)
 
@@ -148,6 +157,7 @@ class EngineCore:
                 self._engine.fail_late(now)
                 if self._adapters.has_leaving:
                     self._adapter_calls.let_go(self._engine.adapters_in_use())
+                self._grammars.exchange(self._engine)
             self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)
@@ -316,11 +326,19 @@ class EngineCore:
             )
 
     def _dispatch(self, now: float) -> None:
-        while self._engine is not None and self._executors.takes_steps and self._engine.can_schedule():
+        if self._engine is None:
+            return
+        self._send_masks(self._engine)  # first: the step that the executors are at may wait for them
+        while self._executors.takes_steps and self._engine.can_schedule():
             step = self._engine.schedule(now)
             if step is None:
                 return
             self._executors.send(step, now)
+            self._send_masks(self._engine)
+
+    def _send_masks(self, engine: Engine) -> None:
+        for masks in engine.take_masks():
+            self._executors.send_masks(masks)
 
     def _send_outputs(self, now: float) -> None:
         if self._engine is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pagewire.ipc.errors import ErrorInfo, ProtocolError
+from pagewire.ipc.errors import EngineError, ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
 from pagewire.ipc.steps import RowResult
 
@@ -41,9 +41,28 @@ class OutputProcessor:
         """Take a valid request."""
         self.requests[request.key] = request
         self.deadlines.add(request)
+        self.let_in(request)
+
+    def hold(self, request: Request) -> None:
+        """Keep a valid request that is not to be scheduled yet; it may end all the same."""
+        request.is_held = True
+        self.requests[request.key] = request
+        self.deadlines.add(request)
+
+    def let_in(self, request: Request) -> None:
+        """Have a request scheduled that was held, or never was."""
+        request.is_held = False
         self._outbox.accept(request)
         for child in request.children.values():
-            self._scheduler.add(child)
+            if child.status is not ChildStatus.FINISHED:
+                self._scheduler.add(child)
+
+    def refuse(self, request: Request, error: ErrorInfo) -> None:
+        """End a request that is held, as one that was never taken."""
+        request.is_held = False
+        del self.requests[request.key]
+        self.deadlines.discard(request)
+        self._outbox.refuse(request.client, request.request_id, error)
 
     def apply(self, scheduled: Iterable[ScheduledChild], results: Iterable[RowResult], now: float) -> None:
         """Commit what a step brought; what it brought for finished children is dropped.
@@ -141,6 +160,8 @@ class OutputProcessor:
         if request.is_forked:
             child.draft_token_ids = result.next_draft_ids if child.status is ChildStatus.RUNNING else []
             self._commit(child, result.token_ids, result.logprobs)
+            if child.matcher is not None and child.draft_token_ids and child.status is ChildStatus.RUNNING:
+                child.draft_token_ids = child.matcher.valid_head(child.draft_token_ids)
         else:
             self._commit_fork(request, result)
         while request.stopped_children:
@@ -152,22 +173,30 @@ class OutputProcessor:
         priority, arrival, _ = parent.order_key
         for index in range(1, request.n):
             child = Child(request, index, list(parent.token_ids), (priority, arrival, index))
+            child.matcher = None if parent.matcher is None else parent.matcher.copy()
             request.children[index] = child
             self._scheduler.fork(parent, child)
         request.is_forked = True
         for index, child in request.children.items():
+            if child.status is ChildStatus.FINISHED:
+                break  # one before it broke the grammar, and the request has failed
             self._commit(child, result.token_ids[index : index + 1], result.logprobs[index : index + 1])
 
     def _commit(self, child: Child, token_ids: list[int], logprobs: list[TokenLogprobs]) -> None:
         """Append a child's tokens up to the first that ends it: the one place where tokens come to be."""
-        request = child.request
+        request, matcher = child.request, child.matcher
         known_ids = child.token_ids
         first_index = len(known_ids) - request.num_prompt_tokens
         finish_reason: FinishReason | None = None
         stop_reason: int | None = None
         for num_committed, token_id in enumerate(token_ids, start=1):
+            if matcher is not None and not matcher.advance(token_id):
+                del known_ids[request.num_prompt_tokens + first_index :]  # nobody was told of them
+                self.end_early(request, FinishReason.ERROR, _broken_grammar(token_id))
+                return
             known_ids.append(token_id)
-            if token_id in request.end_token_ids or len(known_ids) >= request.max_num_tokens:
+            is_done = matcher is not None and matcher.is_done
+            if is_done or token_id in request.end_token_ids or len(known_ids) >= request.max_num_tokens:
                 finish_reason, stop_reason = _end_of(child, token_id)
                 token_ids, logprobs = token_ids[:num_committed], logprobs[:num_committed]
                 break
@@ -203,6 +232,7 @@ class OutputProcessor:
 
     def _end(self, request: Request, error: ErrorInfo | None) -> None:
         del self.requests[request.key]
+        request.is_held = False
         self.deadlines.discard(request)
         self._outbox.end(request, error)
 
@@ -214,7 +244,13 @@ def _end_of(child: Child, token_id: int) -> tuple[FinishReason, int | None]:
         return FinishReason.STOP, None
     if token_id in request.end_token_ids:
         return FinishReason.STOP, token_id
+    if child.matcher is not None and child.matcher.is_done:
+        return FinishReason.STOP, None
     return FinishReason.LENGTH, None
+
+
+def _broken_grammar(token_id: int) -> ErrorInfo:
+    return EngineError(f"Token {token_id} was drawn, which the grammar of structured_outputs forbids.").to_info()
 
 
 def _wrong_number(item: ScheduledChild, num_drawn: int) -> ProtocolError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask
 from pagewire.ipc.sampling_params import Sampling
 
 from .acceptance import Acceptance
+
+if TYPE_CHECKING:
+    from .grammar.matcher import ChildMatcher
 
 RequestKey = tuple[ClientId, int]
 """Ids are unique in their connection only, so a request is found by (client, request_id)."""
@@ -69,6 +72,8 @@ class Request:
         first_scheduled_s: when its first step was scheduled; None while it waits for that.
         was_scheduled: whether it was in a step of this core.
         is_readded: an earlier core had it, and part of its time is gone.
+        grammar: the language of its outputs; None: any.
+        is_held: whether it waits for its grammar: not scheduled yet, and its client was not told that it is taken.
         num_draft_tokens, num_accepted_tokens: guesses that were checked for its children, and those that were right.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         prompt_logprobs: for prompt positions 1, 2, ... as far as chunks brought them.
@@ -86,7 +91,9 @@ class Request:
         "eos_token_ids",
         "extras",
         "first_scheduled_s",
+        "grammar",
         "is_forked",
+        "is_held",
         "is_readded",
         "is_started",
         "max_num_tokens",
@@ -145,6 +152,8 @@ class Request:
         self.num_draft_tokens = self.num_accepted_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.is_started = False
+        self.grammar = task.grammar
+        self.is_held = False
         self.is_forked = task.n == 1
         self.num_unfinished = task.n
         self.stopped_children: set[int] = set()
@@ -209,6 +218,7 @@ class Child:
         num_drafts_in_flight: drafts that the step in flight checks; until it is back, nothing else is computed.
         awaits_guesses: whether a draft model guesses for it in the step in flight; likewise.
         acceptance: how often drafts were right.
+        matcher: its place in the request's grammar, by token_ids; None: it has none.
     """
 
     __slots__ = (
@@ -218,6 +228,7 @@ class Child:
         "digests",
         "draft_token_ids",
         "index",
+        "matcher",
         "num_computed_tokens",
         "num_drafts_in_flight",
         "num_own_slots",
@@ -251,6 +262,7 @@ class Child:
         self.num_drafts_in_flight = 0
         self.awaits_guesses = False
         self.acceptance = Acceptance()
+        self.matcher: ChildMatcher | None = None
 
     @property
     def num_output_tokens(self) -> int:

@@ -36,6 +36,11 @@ class ScheduledChild(msgspec.Struct, eq=False, gc=False):
     is_void: bool = False
 
     @property
+    def is_masked(self) -> bool:
+        """Whether what it draws has to follow a grammar."""
+        return self.child.request.grammar is not None and self.num_draws > 0
+
+    @property
     def pools(self) -> bool:
         """Whether the step ends a prompt that becomes a vector."""
         return bool(self.child.request.pooling) and (

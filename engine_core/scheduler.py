@@ -125,7 +125,7 @@ class Scheduler:
         if child.status is ChildStatus.RUNNING:
             del self.running[child]
             self._cache.free(child)
-        else:
+        elif not child.request.is_held:
             self.waiting.discard(child)
         child.move_to(ChildStatus.FINISHED)
         self._retire(child.row_id)

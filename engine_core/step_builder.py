@@ -88,6 +88,7 @@ def _new_share(item: ScheduledChild) -> ScheduledRow:
         item.num_scheduled_tokens,
         item.num_draws,
         num_wanted_drafts=item.num_wanted_drafts,
+        is_masked=item.is_masked,
     )
 
 
@@ -103,4 +104,5 @@ def _known_share(item: ScheduledChild, drawn_token_ids: list[int]) -> ScheduledR
         drawn_token_ids,
         item.draft_token_ids,
         item.num_wanted_drafts,
+        item.is_masked,
     )

@@ -38,6 +38,9 @@ class StepsInFlight:
         self._max_length = max_length
         self._steps: deque[StepInFlight] = deque()
 
+    def __iter__(self) -> Iterator[StepInFlight]:
+        return iter(self._steps)
+
     def __len__(self) -> int:
         return len(self._steps)
 

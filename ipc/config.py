@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import ConfigError
+from .grammar_config import GrammarConfig
 from .lora_config import LoraConfig
 from .parallel_config import ParallelConfig
 from .speculative_config import SpeculativeConfig
@@ -261,6 +262,7 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     parallel: ParallelConfig = ParallelConfig()
     speculative: SpeculativeConfig = SpeculativeConfig()
     lora: LoraConfig = LoraConfig()
+    structured_outputs: GrammarConfig = GrammarConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
