@@ -189,6 +189,7 @@ class OutputProcessor:
         first_index = len(known_ids) - request.num_prompt_tokens
         finish_reason: FinishReason | None = None
         stop_reason: int | None = None
+        ends_in_text = False
         for num_committed, token_id in enumerate(token_ids, start=1):
             if matcher is not None and not matcher.advance(token_id):
                 del known_ids[request.num_prompt_tokens + first_index :]  # nobody was told of them
@@ -198,6 +199,7 @@ class OutputProcessor:
             is_done = matcher is not None and matcher.is_done
             if is_done or token_id in request.end_token_ids or len(known_ids) >= request.max_num_tokens:
                 finish_reason, stop_reason = _end_of(child, token_id)
+                ends_in_text = matcher is not None and is_done and not matcher.is_end(token_id)
                 token_ids, logprobs = token_ids[:num_committed], logprobs[:num_committed]
                 break
         self.num_generation_tokens += len(token_ids)
@@ -212,6 +214,7 @@ class OutputProcessor:
                 logprobs=logprobs,
                 finish_reason=finish_reason,
                 stop_reason=stop_reason,
+                ends_in_text=ends_in_text,
             ),
         )
         if finish_reason is not None:

@@ -55,6 +55,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omi
         logprobs: one entry a token, or empty.
         finish_reason: set on the child's last delta.
         stop_reason: the stop token id that ended it; None for the model's own end token.
+        ends_in_text: with finish_reason stop: the last token is no end token but text, behind which a grammar allows
+            nothing.
     """
 
     request_id: int
@@ -64,6 +66,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omi
     logprobs: list[TokenLogprobs] = []
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
+    ends_in_text: bool = False
 
 
 class RequestStart(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True, gc=False):

@@ -33,8 +33,12 @@ class CompiledGrammar(NamedTuple):
             end_token_ids: all that end the child.
             vocab_size: ids that can be drawn.
         """
-        more_end_ids = end_token_ids - self.eos_token_ids
-        return ChildMatcher(self.matcher.deep_copy(), vocab_size=vocab_size, more_end_ids=more_end_ids)
+        return ChildMatcher(
+            self.matcher.deep_copy(),
+            vocab_size=vocab_size,
+            eos_token_ids=self.eos_token_ids,
+            more_end_ids=end_token_ids - self.eos_token_ids,
+        )
 
 
 class CompileResult(NamedTuple):

@@ -28,13 +28,21 @@ class ChildMatcher:
     Args:
         matcher: at the start of the text; taken over.
         vocab_size: ids that can be drawn.
-        more_end_ids: ids that end the child and are no end tokens of the model: they too may be drawn exactly where the
-            text may end.
+        eos_token_ids: end tokens that the matcher knows.
+        more_end_ids: others that end the child: they too may be drawn exactly where the text may end.
     """
 
-    def __init__(self, matcher: TokenMatcher, *, vocab_size: int, more_end_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        matcher: TokenMatcher,
+        *,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        more_end_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._matcher = matcher
         self._num_mask_bytes = -(-vocab_size // 32) * 4
+        self._eos_token_ids = eos_token_ids
         self._more_end_ids = more_end_ids
         self._any_token = b"\xff" * self._num_mask_bytes
 
@@ -43,13 +51,17 @@ class ChildMatcher:
         other = object.__new__(ChildMatcher)
         other._matcher = self._matcher.deep_copy()
         other._num_mask_bytes, other._any_token = self._num_mask_bytes, self._any_token
-        other._more_end_ids = self._more_end_ids
+        other._eos_token_ids, other._more_end_ids = self._eos_token_ids, self._more_end_ids
         return other
 
     @property
     def is_done(self) -> bool:
         """Whether nothing can follow but an end."""
         return self._matcher.is_stopped()
+
+    def is_end(self, token_id: int) -> bool:
+        """Whether a token ends the child and is no part of its text."""
+        return token_id in self._eos_token_ids or token_id in self._more_end_ids
 
     def advance(self, token_id: int) -> bool:
         """Go on by a token; return False if it breaks the grammar, and then the child is lost."""

@@ -33,7 +33,7 @@ def to_llguidance(grammar: Grammar) -> str:
         case "json_schema":
             return _from_schema(grammar.text)
         case "regex":
-            return llguidance.LLMatcher.grammar_from_regex(_without_anchors(grammar.text))
+            return _from_regex(grammar.text)
         case "choice":
             return _from_choices(grammar.text)
         case "grammar":
@@ -69,6 +69,12 @@ def _check_finite(schema: Any) -> None:  # Any: JSON
         raise refused("the schema is nested too deeply.") from exc
     if not is_finite:
         raise refused("no document of the schema ever ends: a $ref leads back to itself on every way.")
+
+
+def _from_regex(pattern: str) -> str:
+    r"""Translate an expression; \d and \w mean ASCII, as in JSON schemas: people who write \d{4} mean a year."""
+    in_lark = llguidance.regex_to_lark(_without_anchors(pattern), "dw")
+    return llguidance.LLMatcher.grammar_from_lark(f"start: /{in_lark}/")
 
 
 def _without_anchors(pattern: str) -> str:

@@ -85,7 +85,7 @@ class TextOutput:
         token_ids, logprobs = delta.token_ids, delta.logprobs
         finish_reason = None if delta.finish_reason is None else str(delta.finish_reason)
         stop_reason: int | str | None = delta.stop_reason
-        is_stopped = delta.finish_reason is FinishReason.STOP
+        is_stopped = delta.finish_reason is FinishReason.STOP and not delta.ends_in_text
         text, num_kept, matched = self._decode(token_ids, hides_last=is_stopped and not self._shows_stop_token)
         if matched is None and finish_reason is not None:
             tail, matched = self._finish()
