@@ -30,6 +30,7 @@ from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Request
+from .rest.rest import Rest
 from .scheduled import SchedulerOutput
 from .scheduler import Scheduler
 from .step_builder import StepBuilder
@@ -82,6 +83,7 @@ class Engine:
             target_itl_s=config.scheduler.target_itl_ms / 1000,
             drafts=self._drafts,
             num_micro_batches=config.max_steps_in_flight if num_stages > 1 else 1,
+            long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
         )
         self._admission = Admission(config.scheduler, self._scheduler.waiting)
         self._costs = StepCosts()
@@ -89,11 +91,13 @@ class Engine:
         self._totals = StepTotals()
         self._outbox = Outbox()
         self._processor = OutputProcessor(self._scheduler, self._cache, self._outbox, self._drafts)
+        self._rest = Rest(self._scheduler, self._cache, self._processor, on_change=self._note_news)
         self._step_builder = StepBuilder(executor_epoch, tells_draws=num_stages > 1)
         self._utilities = Utilities(
             self._cache,
             self._processor,
             self._admission,
+            self._rest,
             stats=lambda: self.stats,
             check_invariants=self.check_invariants,
         )
@@ -210,7 +214,7 @@ class Engine:
     def can_schedule(self) -> bool:
         """Whether `schedule` is worth a call: room for a step in flight, and something that may be able to run."""
         has_room = self._is_serving and self._in_flight.has_room
-        return self._has_news and has_room and bool(self._processor.requests)
+        return self._has_news and has_room and bool(self._processor.requests) and self._rest.lets_run()
 
     def schedule(self, now: float) -> ExecuteStep | None:
         """Decide the next step and count it as in flight.
@@ -299,6 +303,23 @@ class Engine:
         self._has_news = True
 
     @property
+    def rest(self) -> Rest:
+        """Whether the engine rests."""
+        return self._rest
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing runs, and nothing will while the engine rests."""
+        return not self._in_flight and (not self._processor.requests or not self._rest.lets_run())
+
+    def suspend(self) -> None:
+        """Note that the executor is gone by order, with its KV. What ran waits again; nothing may be in flight."""
+        assert not self._in_flight
+        self._is_serving = False
+        self._scheduler.start_over()
+        self._cache.reset_prefix_cache()
+
+    @property
     def is_serving(self) -> bool:
         """Whether there is an executor that takes steps."""
         return self._is_serving
@@ -333,6 +354,7 @@ class Engine:
             self._drafts.counts,
             num_executor_restarts=self._num_executor_restarts,
             is_serving=self._is_serving,
+            rest=self._rest,
         )
 
     def check_invariants(self) -> None:
@@ -344,12 +366,17 @@ class Engine:
         living = {key: request for key, request in self._processor.requests.items() if not request.is_held}
         check_accounting(living, self._scheduler, self._cache)
 
+    def _note_news(self) -> None:
+        self._has_news = True
+
     def _is_living(self, request: Request) -> bool:
         return self._processor.requests.get(request.key) is request
 
     def _isolate_suspect(self) -> None:
         self._blame.keep(self._is_living)
         suspect = self._blame.suspect()
+        if suspect is not None and not self._rest.lets_run_request(suspect):
+            suspect = None
         if suspect is not None and suspect is not self._scheduler.alone:
             client = suspect.client.hex()
             logger.warning("request_id=%s of client %s may end executors: it runs alone", suspect.request_id, client)
@@ -363,7 +390,7 @@ class Engine:
     def _schedule_something(self, now: float) -> SchedulerOutput:
         """Schedule, and make sure of progress: with nothing in flight a step runs something, or a request fails."""
         output = self._scheduler.schedule(now, self._costs)
-        while not output.scheduled and not self._in_flight and (self._scheduler.running or self._scheduler.waiting):
+        while not output.scheduled and not self._in_flight and self._scheduler.can_go_on:
             if not output.has_preempted:
                 self._fail_head()
             output = self._scheduler.schedule(now, self._costs)

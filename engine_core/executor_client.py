@@ -109,14 +109,22 @@ class ExecutorGroup:
             if code is not None
         ]
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether every rank's process is dead."""
+        return all(rank.process.exit_code is not None for rank in self._ranks.values())
+
+    def begin_stop(self) -> None:
+        """Order every rank to end at once, in order, and hear no more of them; `begin_kill` follows in any case."""
+        for rank in self._ranks.values():
+            rank.process.ask_to_stop()
+        self._close_channels()
+
     def begin_kill(self) -> None:
         """Kill every rank, without waiting for their ends, and close the sockets."""
         for rank in self._ranks.values():
             rank.process.begin_kill()
-        for channel in self._channels:
-            self._poller.unregister(channel.socket)
-            channel.close()
-        self._channels.clear()
+        self._close_channels()
         self._placer.clear(self.epoch)
 
     def reap(self) -> bool:
@@ -144,6 +152,12 @@ class ExecutorGroup:
         self.begin_kill()
         for number in list(self._ranks):
             self._forget(number).process.kill()
+
+    def _close_channels(self) -> None:
+        for channel in self._channels:
+            self._poller.unregister(channel.socket)
+            channel.close()
+        self._channels.clear()
 
     def _try_recv(self, rank: int) -> FromExecutor | None:
         try:

@@ -30,7 +30,7 @@ from pagewire.ipc.steps import (
     UnloadAdapter,
 )
 
-from .executor_client import ExecutorGroup
+from .executor_client import STOP_TIMEOUT_S, ExecutorGroup
 from .executor_death import ExecutorDeath, find_cause, name_of
 from .executor_placer import ExecutorPlacer
 from .stall_watch import StallWatch
@@ -48,7 +48,8 @@ class _State(enum.Enum):
     PLACING = enum.auto()  # nothing runs: waits for the hosts that executors run on
     LOADING = enum.auto()
     SERVING = enum.auto()
-    ENDING = enum.auto()  # killed; not every process is dead yet
+    ENDING = enum.auto()  # told to stop, or killed; not every process is dead yet
+    AT_REST = enum.auto()  # nothing runs, until it is told to
 
 
 class ExecutorSupervisor:
@@ -92,6 +93,8 @@ class ExecutorSupervisor:
         self._stall = StallWatch(self._stall_limit_s)
         self._num_blocks = num_blocks
         self._lost_s: float | None = None
+        self._is_resting = False
+        self._kill_at: float | None = None  # when a group that was told to stop is killed
         # Of the group that runs or loads:
         self._group: ExecutorGroup | None = None
         self._epoch = 0
@@ -117,7 +120,45 @@ class ExecutorSupervisor:
     @property
     def needs_attention(self) -> bool:
         """Whether the loop has to come back without being woken, to see whether the executors hang."""
-        return self._stall.is_waiting or bool(self._loading) or self._state is _State.PLACING
+        return (
+            self._stall.is_waiting
+            or bool(self._loading)
+            or self._state is _State.PLACING
+            or self._kill_at is not None
+        )
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no executors are to run."""
+        return self._is_resting
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether none do, and all their memory is free."""
+        return self._state is _State.AT_REST
+
+    def rest(self, now: float) -> None:
+        """End the group in order, and start none until `wake`. No step may be in flight."""
+        self._is_resting = True
+        if self._state is _State.PLACING:
+            self._state = _State.AT_REST
+        elif self._state in (_State.LOADING, _State.SERVING):
+            assert self._group is not None
+            logger.info("the executors end, as the engine sleeps")
+            self._state = _State.ENDING
+            self._loading.clear()
+            self._num_in_flight = 0
+            self._stall.start_over()
+            self._group.begin_stop()
+            self._kill_at = now + STOP_TIMEOUT_S
+
+    def wake(self, now: float) -> None:
+        """Start a group, as soon as the last one is dead."""
+        self._is_resting = False
+        if self._state is _State.AT_REST:
+            self._state = _State.PLACING
+            self._lost_s = now
+            self.go_on(now)
 
     def send(self, step: ExecuteStep, now: float) -> None:
         """Send a step to every rank; they have to answer within the stall limit."""
@@ -224,8 +265,12 @@ class ExecutorSupervisor:
 
         Returns why there will be no hosts for it; None while there may.
         """
-        if self._state is _State.ENDING and self._group is not None and self._group.reap():
-            self._state = _State.PLACING
+        group = self._group
+        if group is not None and self._kill_at is not None and (now >= self._kill_at or group.is_dead):
+            self._kill_at = None
+            group.begin_kill()
+        if self._state is _State.ENDING and self._kill_at is None and group is not None and group.reap():
+            self._state = _State.AT_REST if self._is_resting else _State.PLACING
         try:
             if self._state is _State.PLACING and self._placer.await_hosts(now):
                 self._load(now)

@@ -44,6 +44,8 @@ from .executor_supervisor import ExecutorSupervisor
 from .grammar.compiler import GrammarCompiler
 from .grammar.vocabulary_source import VocabularySource
 from .hosts.choose_placer import choose_placer
+from .rest.calls import METHODS as REST_METHODS
+from .rest.calls import RestCalls
 from .step_profile import trace_core
 
 logger = logging.getLogger(__name__)
@@ -118,6 +120,11 @@ class EngineCore:
             eos_token_ids=self._model.eos_token_ids,
         )
         self._grammars = GrammarCompiler(vocabulary, log_level=config.log_level, poller=self._poller)
+        self._rest_calls = RestCalls(
+            self._executors,
+            answer=lambda client, result: self._clients.send(client, result, time.monotonic()),
+            executors_ended=self._adapter_calls.executors_lost,
+        )
         self._greeted_early: set[ClientId] = set()
         self._ready: Ready | None = None
         self._engine: Engine | None = None
@@ -161,6 +168,8 @@ class EngineCore:
             self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)
+            if self._engine is not None and self._rest_calls.look_after(self._engine, now):
+                self._tell_stats(self._engine, now)
             self._watch_clients(now)
         failure = self._failure
         self._stop(failure)
@@ -218,6 +227,9 @@ class EngineCore:
                 self._engine.abort(client, message, now)
             case CallUtility() if message.method in ADAPTER_METHODS:
                 self._adapter_calls.call(client, message)
+            case CallUtility() if message.method in REST_METHODS:
+                self._rest_calls.call(self._engine, client, message, now)
+                self._tell_stats(self._engine, now)
             case CallUtility():
                 self._clients.send(client, self._call_utility(client, message), now)
             case WatchPrefixCache():

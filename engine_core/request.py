@@ -57,6 +57,7 @@ class Request:
         max_num_tokens: prompt + output tokens at which a child ends by length.
         eos_token_ids: end tokens that give stop_reason None.
         end_token_ids: all end tokens; the others are reported as the stop_reason.
+        label: the id that a user chose.
         arrival: the core's running number of the request; first come, first served goes by it.
         arrival_s, deadline_s: when it came, and when its time is over (None: never), on the loop's monotonic clock.
         adapter_id: load id of its LoRA adapter; 0: none.
@@ -96,6 +97,7 @@ class Request:
         "is_held",
         "is_readded",
         "is_started",
+        "label",
         "max_num_tokens",
         "n",
         "normalizes",
@@ -129,6 +131,7 @@ class Request:
         self.pooling: Literal["", "last", "mean"] = "" if embed is None else embed.pooling
         self.normalizes = embed is not None and embed.normalize
         self.client = client
+        self.label = message.label
         self.request_id = message.request_id
         self.sampling = task.sampling
         self.n = task.n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pagewire.ipc.config import StepLimits
@@ -35,6 +36,7 @@ class Scheduler:
         limits: of a step.
         cache: gives and takes blocks.
         target_itl_s: see `StepRoom`.
+        long_prefill_token_threshold: most tokens of one prompt in a step; 0: no limit.
         drafts: says how many drafts pay.
         num_micro_batches: steps in flight among which the running children are divided; 1: each step may have all.
 
@@ -55,7 +57,9 @@ class Scheduler:
         target_itl_s: float,
         drafts: DraftPolicy,
         num_micro_batches: int = 1,
+        long_prefill_token_threshold: int = 0,
     ) -> None:
+        self._max_prefill_tokens = long_prefill_token_threshold or math.inf
         self._max_num_batched_tokens = limits.max_num_batched_tokens
         self._target_itl_s = target_itl_s
         self._drafts = drafts
@@ -86,7 +90,7 @@ class Scheduler:
         output = SchedulerOutput()
         if self._drafts.is_on and self._awaits_drafts():
             return output
-        room = StepRoom(self._max_num_batched_tokens, self._target_itl_s, costs)
+        room = StepRoom(self._max_num_batched_tokens, self._target_itl_s, costs, self._max_prefill_tokens)
         if self._num_micro_batches > 1:
             room.num_rows = self._part_of(len(self.running))
         if not self._schedule_running(output, room, costs):
@@ -104,6 +108,11 @@ class Scheduler:
         output.num_scheduled_tokens = self._max_num_batched_tokens - room.num_tokens
         output.shape = room.shape
         return output
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a child runs, or waits and may run."""
+        return bool(self.running) or self.waiting.peek() is not None
 
     def add(self, child: Child) -> None:
         """Let a new or preempted child wait for admission."""

@@ -7,6 +7,7 @@ from pagewire.ipc.steps import StepResult
 
 from .kv.cache_manager import CacheManager
 from .output_processor import OutputProcessor
+from .rest.rest import Rest
 from .scheduler import Scheduler
 from .speculation import DraftCounts
 
@@ -55,6 +56,7 @@ class StepTotals:
         *,
         num_executor_restarts: int,
         is_serving: bool,
+        rest: Rest,
     ) -> StepStats:
         """Return the whole core's state: these counts, and what the engine's parts say of themselves now."""
         pool = cache.pool
@@ -81,5 +83,7 @@ class StepTotals:
             num_draft_checks=drafts.num_checks,
             num_draft_tokens=drafts.num_drafts,
             accepted_at=tuple(drafts.accepted_at),
-            is_serving=is_serving,
+            is_serving=is_serving or rest.is_asleep,
+            is_paused=rest.is_paused,
+            sleep_level=rest.sleep_level,
         )

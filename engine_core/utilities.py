@@ -4,7 +4,10 @@ block_tables        every living child: request_id, child, status, num_tokens, n
                     block_table, and the ref_count of each of its blocks
 pool                num_blocks, num_free_blocks, num_used_blocks, num_cached_blocks, ref_counts of the used blocks
 stats               the `StepStats` by field name
-reset_prefix_cache  forget all cached blocks; True
+reset_prefix_cache  reset_running_requests, reset_external (both false unless given) -> forget all cached blocks; true.
+                    With the first, what runs is computed again. There is no cache outside
+abort_requests      labels -> end the requests that bear one of them, or one with -0, -1, ... behind it; without any,
+                    all; how many
 check_invariants    check the block accounting; True, or an error that names what is wrong
 drain               refuse new requests from here on, but none that a client adds again; the number of those that have
                     not ended
@@ -18,13 +21,14 @@ from typing import Any
 import msgspec
 
 from pagewire.ipc.errors import EngineError, InvalidRequest, PagewireError
-from pagewire.ipc.outputs import StepStats, UtilityResult
+from pagewire.ipc.outputs import FinishReason, StepStats, UtilityResult
 from pagewire.ipc.requests import CallUtility
 
 from .admission import Admission
 from .kv.cache_manager import CacheManager
 from .output_processor import OutputProcessor
 from .request import Child
+from .rest.rest import Rest
 
 PlainValue = Any  # Any: what msgpack can carry; each utility's shape is documented above
 
@@ -37,6 +41,7 @@ class Utilities:
         cache: CacheManager,
         processor: OutputProcessor,
         admission: Admission,
+        rest: Rest,
         *,
         stats: Callable[[], StepStats],
         check_invariants: Callable[[], None],
@@ -44,15 +49,17 @@ class Utilities:
         self._cache = cache
         self._processor = processor
         self._admission = admission
+        self._rest = rest
         self._stats = stats
         self._check_invariants = check_invariants
-        self._methods: dict[str, Callable[[], PlainValue]] = {
-            "block_tables": self._block_tables,
-            "pool": self._pool,
-            "stats": self._stats_by_name,
+        self._methods: dict[str, Callable[[CallUtility], PlainValue]] = {
+            "block_tables": _without_arguments(self._block_tables),
+            "pool": _without_arguments(self._pool),
+            "stats": _without_arguments(self._stats_by_name),
             "reset_prefix_cache": self._reset_prefix_cache,
-            "check_invariants": self._checked,
-            "drain": self._drain,
+            "abort_requests": self._abort_requests,
+            "check_invariants": _without_arguments(self._checked),
+            "drain": _without_arguments(self._drain),
         }
 
     def call(self, call: CallUtility) -> UtilityResult:
@@ -62,9 +69,7 @@ class Utilities:
             if method is None:
                 known = ", ".join(self._methods)
                 raise InvalidRequest(f"There is no utility {call.method!r}; the engine knows {known}.", param="method")
-            if call.args:
-                raise InvalidRequest(f"{call.method} takes no arguments; got {call.args}.", param="args")
-            return UtilityResult(call_id=call.call_id, result=method())
+            return UtilityResult(call_id=call.call_id, result=method(call))
         except PagewireError as exc:
             return UtilityResult(call_id=call.call_id, error=exc.to_info())
 
@@ -100,9 +105,22 @@ class Utilities:
         by_name["accepted_at"] = list(by_name["accepted_at"])  # as the wire has it
         return by_name
 
-    def _reset_prefix_cache(self) -> PlainValue:
-        self._cache.reset_prefix_cache()
+    def _reset_prefix_cache(self, call: CallUtility) -> PlainValue:
+        if len(call.args) > 2 or not all(isinstance(arg, bool) for arg in call.args):
+            raise InvalidRequest(f"{call.method} takes two booleans; got {call.args}.", param="args")
+        self._rest.forget_computed(runs_again=bool(call.args and call.args[0]))
         return True
+
+    def _abort_requests(self, call: CallUtility) -> PlainValue:
+        labels = set(call.args)
+        chosen = [
+            request
+            for request in self._processor.requests.values()
+            if not labels or request.label in labels or _whole_label(request.label) in labels
+        ]
+        for request in chosen:
+            self._processor.end_early(request, FinishReason.ABORT)
+        return len(chosen)
 
     def _drain(self) -> PlainValue:
         self._admission.drain()
@@ -114,3 +132,18 @@ class Utilities:
         except AssertionError as exc:
             raise EngineError(f"The engine's accounting is wrong: {exc}") from exc
         return True
+
+
+def _without_arguments(method: Callable[[], PlainValue]) -> Callable[[CallUtility], PlainValue]:
+    def call(call: CallUtility) -> PlainValue:
+        if call.args:
+            raise InvalidRequest(f"{call.method} takes no arguments; got {call.args}.", param="args")
+        return method()
+
+    return call
+
+
+def _whole_label(label: str) -> str:
+    """Return the label of a call with several prompts, whose requests are numbered behind it."""
+    whole, _, number = label.rpartition("-")
+    return whole if number.isdecimal() else label

@@ -20,8 +20,9 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[OrderKey, Child]] = []
-        self._held_back: list[tuple[OrderKey, Child]] = []  # not to be admitted while one request is alone
+        self._held_back: list[tuple[OrderKey, Child]] = []  # not to be admitted, while one request is alone for example
         self._alone: Request | None = None
+        self._last_arrival: int | None = None
         self._length = 0
         self.num_new_requests = 0
         self.num_new_tokens = 0
@@ -31,7 +32,7 @@ class WaitingQueue:
 
     def push(self, child: Child) -> None:
         """Let a child wait."""
-        if self._alone is None or child.request is self._alone:
+        if self._may_run(child):
             heapq.heappush(self._heap, (child.order_key, child))
         else:
             self._held_back.append((child.order_key, child))
@@ -39,11 +40,13 @@ class WaitingQueue:
 
     def isolate(self, request: Request | None) -> None:
         """Hold back all children but those of one request; with None, none of them."""
-        waiting = self._heap + self._held_back
         self._alone = request
-        self._heap = [entry for entry in waiting if request is None or entry[1].request is request]
-        self._held_back = [entry for entry in waiting if request is not None and entry[1].request is not request]
-        heapq.heapify(self._heap)
+        self._divide()
+
+    def hold(self, last_arrival: int | None) -> None:
+        """Hold back the children of requests that arrived later; with None, none of them."""
+        self._last_arrival = last_arrival
+        self._divide()
 
     def peek(self) -> Child | None:
         """Return the child to admit next, or None."""
@@ -65,6 +68,17 @@ class WaitingQueue:
         """Return the waiting children in no particular order."""
         waiting = self._heap + self._held_back
         return [child for _, child in waiting if child.status is not ChildStatus.FINISHED]
+
+    def _may_run(self, child: Child) -> bool:
+        request = child.request
+        is_early = self._last_arrival is None or request.arrival <= self._last_arrival
+        return is_early and (self._alone is None or request is self._alone)
+
+    def _divide(self) -> None:
+        waiting = self._heap + self._held_back
+        self._heap = [entry for entry in waiting if self._may_run(entry[1])]
+        self._held_back = [entry for entry in waiting if not self._may_run(entry[1])]
+        heapq.heapify(self._heap)
 
     def _count(self, child: Child, change: int) -> None:
         self._length += change

@@ -142,6 +142,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     num_draft_tokens: int = 0  # counter: drafts that were checked
     accepted_at: tuple[int, ...] = ()  # counters: by place among a row's drafts, how many were accepted there
     is_serving: bool = True  # False from an executor's death or stall until another one takes steps
+    is_paused: bool = False
+    sleep_level: int = 0  # above 0: it was put to sleep, so that there are no executors
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

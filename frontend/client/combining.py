@@ -10,14 +10,14 @@ import msgspec
 
 from pagewire.ipc.outputs import EngineInfo, StepStats
 
-_ALL_BUT_SUMS = frozenset({"accepted_at", "is_serving", "step_s"})
+_ALL_BUT_SUMS = frozenset({"accepted_at", "is_paused", "is_serving", "sleep_level", "step_s"})
 _SUMMED = tuple(name for name in StepStats.__struct_fields__ if name not in _ALL_BUT_SUMS)
 
 
 def sum_stats(stats: Sequence[StepStats]) -> StepStats:
-    """Return the figures of all cores together; the engine serves while one of them does.
+    """Return the figures of all cores together.
 
-    `step_s` is that of the slowest.
+    The engine serves while one of them does, and rests while all of them do. `step_s` is that of the slowest.
     """
     if len(stats) == 1:
         return stats[0]
@@ -27,6 +27,8 @@ def sum_stats(stats: Sequence[StepStats]) -> StepStats:
         accepted_at=sum_places([of_core.accepted_at for of_core in stats]),
         step_s=max((of_core.step_s for of_core in stats), default=0.0),
         is_serving=any(of_core.is_serving for of_core in stats),
+        is_paused=bool(stats) and all(of_core.is_paused for of_core in stats),
+        sleep_level=min((of_core.sleep_level for of_core in stats), default=0),
     )
 
 

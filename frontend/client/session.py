@@ -180,7 +180,8 @@ class Session:
 
     def core_lost(self) -> None:
         """Keep what is live for the next core."""
-        self.live.core_lost(was_serving=self.stats is None or self.stats.is_serving)
+        stats = self.stats
+        self.live.core_lost(was_serving=stats is None or (stats.is_serving and not _rests(stats)))
         self.calls.core_lost()
         self.is_orphaned = not self._was_given_up
         if self._owner is not None and self.is_orphaned:
@@ -203,6 +204,8 @@ class Session:
         self.info, self.core, self.adapters = ready.info, ready.core, ready.info.adapters
         if len(self.live):
             logger.info("%d requests go on in core epoch %d", len(self.live), ready.core_epoch)
+        if is_another and self.stats is not None:
+            self._have_it_rest(self.stats)
         if is_another:  # its figures are known: those of the last one would be shown until its first step
             self._take_stats(StepStats(num_blocks=ready.info.num_blocks))
         elif self.stats is not None:  # one that does not serve says so behind its Ready
@@ -257,9 +260,23 @@ class Session:
         if self._owner is not None:
             self._owner.stats_came(self, stats)
 
+    def _have_it_rest(self, stats: StepStats) -> None:
+        """Tell a core of the rest that the last one had; all clients do so, and nobody waits for the answer."""
+        orders: list[tuple[str, list[int | float | str | bool | None]]] = []
+        if stats.is_paused:
+            orders.append(("pause", ["keep", False]))
+        if stats.sleep_level:
+            orders.append(("sleep", [stats.sleep_level, "keep"]))
+        for method, args in orders:
+            self.link.send(CallUtility(call_id=next(self._call_ids), method=method, args=args))
+
     def _watch_cache(self) -> None:
         if self._watches_cache:
             self.link.send(WatchPrefixCache())
+
+
+def _rests(stats: StepStats) -> bool:
+    return stats.is_paused or stats.sleep_level > 0
 
 
 def _facts(info: EngineInfo) -> EngineInfo:

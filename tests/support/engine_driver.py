@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pagewire.engine_core.engine import Engine
 from pagewire.engine_core.pooled import scale_to_one
+from pagewire.engine_core.rest.rest import RestMode
 from pagewire.frontend.client.journal import JournalEntry
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.outputs import (
@@ -122,6 +123,35 @@ class EngineDriver:
         self.executor = executor
         self.collect()
         self.engine.resume(executor_epoch)
+
+    def pause(self, mode: RestMode) -> None:
+        """Pause the engine, and let what still runs come to its end."""
+        self.engine.rest.pause(mode)
+        self.settle()
+
+    def sleep(self, mode: RestMode) -> None:
+        """Put the engine to sleep: when nothing runs any more, the executor ends."""
+        self.engine.rest.sleep(1, mode)
+        self.settle()
+        self.engine.suspend()
+        self._check_invariants()
+
+    def wake_up(self, executor: FakeExecutor) -> None:
+        """Go on with another executor, which holds nothing."""
+        self.engine.rest.wake_up()
+        self.executor = executor
+        self.engine.resume(self.engine._executor_epoch + 1)
+
+    def settle(self) -> None:
+        """Send and receive until the engine is quiet."""
+        self.collect()
+        while not self.engine.is_quiet:
+            while self.send() is not None:
+                pass
+            if self.engine.is_quiet:
+                break
+            assert self.results, "the engine rests, is not quiet, and has nothing in flight"
+            self.receive()
 
     def send(self) -> ExecuteStep | None:
         """Let the engine schedule one step, if it can."""

@@ -145,9 +145,27 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             self.driver.abort(children=[(request_id, child)])
 
+    @rule(event=st.sampled_from(["pause", "sleep"]), mode=st.sampled_from(["abort", "wait", "keep", "keep"]))
+    def rest(self, event, mode):
+        if self.driver.engine.rest.is_asleep and mode == "wait":
+            return  # refused
+        if event == "pause":
+            self.driver.pause(mode)
+        elif not self.driver.engine.rest.is_asleep:
+            self.driver.sleep(mode)
+        assert self.driver.send() is None
+
+    @precondition(lambda self: self.driver.engine.rest.is_on)
+    @rule()
+    def end_rest(self):
+        if self.driver.engine.rest.is_asleep:
+            self.driver.wake_up(self.build().executor)
+        self.driver.engine.rest.resume()
+
     def teardown(self):
         if not hasattr(self, "driver"):
             return
+        self.end_rest()
         self.driver.run()
         for transcript in self.driver.transcripts.values():
             if isinstance(transcript.request.task, EmbedTask):

@@ -33,7 +33,7 @@ class Deaths:
     def end_executor(self, driver: EngineDriver, successor: EngineDriver) -> None:
         self.num_executors += 1
         self._num_told = _num_told(driver)
-        driver.restart_executor(successor.executor, executor_epoch=1 + self.num_executors)
+        driver.restart_executor(successor.executor, executor_epoch=driver.engine._executor_epoch + 1)
 
     def end_core(self, driver: EngineDriver, successor: EngineDriver, num_untold: int) -> None:
         """The core may have taken up results of which it never told."""
@@ -61,7 +61,7 @@ class RestartMachine(EngineMachine):
     def core_dies(self, num_untold):
         self.deaths.end_core(self.driver, self.build(), num_untold)
 
-    @precondition(lambda self: self.deaths.can_executor_die(self.driver))
+    @precondition(lambda self: self.deaths.can_executor_die(self.driver) and not self.driver.engine.rest.is_asleep)
     @rule()
     def executor_dies(self):
         self.deaths.end_executor(self.driver, self.build())

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from pagewire.engine_core import utilities
+from pagewire.engine_core.rest import calls as rest_calls
 from pagewire.ipc import errors, outputs, requests, sampling_params
 from pagewire.ipc.codec import PROTOCOL_VERSION
 from tests.support.fake_core import FakeCore
@@ -85,6 +86,7 @@ def test_page_names_every_finish_reason():
 
 
 def test_page_names_every_utility():
-    listed = re.findall(r"^(\w+) +\S", utilities.__doc__.partition("\n\n")[2], re.MULTILINE)
-    assert listed
+    documented = [module.__doc__.partition("\n\n")[2] for module in (utilities, rest_calls)]
+    listed = [name for text in documented for name in re.findall(r"^(\w+) +\S", text, re.MULTILINE)]
+    assert {*rest_calls.METHODS, "pool"} <= set(listed)
     assert [name for name in listed if f"| `{name}` |" not in PAGE] == []

@@ -1,0 +1,1 @@
+"""An engine that rests: paused, or asleep without executors."""
