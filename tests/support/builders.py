@@ -13,6 +13,7 @@ from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask, TokenInpu
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.speculative_config import SpeculativeConfig
 from pagewire.ipc.steps import NewRow
+from pagewire.ipc.structured_outputs import Grammar
 from pagewire.ipc.validation import RequestLimits
 from tests.support.engine_driver import EngineDriver
 from tests.support.fake_executor import FakeExecutor
@@ -37,6 +38,7 @@ def build_request(
     timeout_s: float | None = None,
     is_readded: bool = False,
     num_deaths: int = 0,
+    grammar: Grammar | None = None,
 ) -> AddRequest:
     """Return a request; one with `min_tokens` masks its end tokens as a client would ask."""
     sampling = Sampling(
@@ -47,7 +49,12 @@ def build_request(
         num_prompt_logprobs=prompt_logprobs,
     )
     task = GenerateTask(
-        sampling=sampling, n=n, max_tokens=max_tokens, eos_token_ids=list(eos), stop_token_ids=list(stop)
+        sampling=sampling,
+        n=n,
+        max_tokens=max_tokens,
+        eos_token_ids=list(eos),
+        stop_token_ids=list(stop),
+        grammar=grammar,
     )
     return AddRequest(
         request_id=request_id,

@@ -20,8 +20,10 @@ from pagewire.ipc.outputs import (
     TokenLogprobs,
 )
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, EmbedTask, GenerateTask
-from pagewire.ipc.steps import ExecuteStep, StepResult
+from pagewire.ipc.steps import ExecuteStep, SamplingMasks, StepResult
+from pagewire.ipc.structured_outputs import Grammar
 from tests.support.fake_executor import FakeExecutor, solo_answers, vector_of
+from tests.support.grammars import compile_letters
 
 ALICE = ClientId(b"alice")
 
@@ -55,7 +57,7 @@ class Transcript:
 class EngineDriver:
     """One engine, one fake executor, and every message between them and the clients.
 
-    The executor runs a step when it is sent; its result waits until `receive`.
+    The executor runs a step when it is sent, or when its masks are there; its result waits until `receive`.
 
     Args:
         pp: stages of the executor. With more than one, a row may be in one unanswered step only.
@@ -69,6 +71,10 @@ class EngineDriver:
         self.now = 0.0
         self.checks_invariants = True  # off where a planted fault must be found by the oracle alone
         self.steps: list[ExecuteStep] = []
+        self.delays_grammars = False  # they are compiled by `compile` alone
+        self.orders: list[Grammar] = []  # not compiled yet
+        self._sent: deque[ExecuteStep] = deque()  # steps that wait for their masks, or behind one that does
+        self._masks: dict[int, SamplingMasks] = {}
         self.results: deque[StepResult] = deque()
         self.transcripts: dict[tuple[ClientId, int], Transcript] = {}
 
@@ -81,6 +87,15 @@ class EngineDriver:
                 request, [ChildTranscript() for _ in range(request.n if isinstance(request.task, GenerateTask) else 0)]
             )
             self.engine.add_request(client, request, self.now)
+        self._exchange_grammars()
+        self.collect()
+
+    def compile(self, count: int = 100) -> None:
+        """Finish some of the grammars that are ordered, the oldest first."""
+        done, self.orders = self.orders[:count], self.orders[count:]
+        for grammar in done:
+            self.engine.finish_compilation(compile_letters(grammar))
+        self._check_invariants()
         self.collect()
 
     def abort(self, *request_ids: int, children: list[tuple[int, int]] | None = None) -> None:
@@ -106,12 +121,14 @@ class EngineDriver:
         What the old engine had not told is lost; the clients add their living requests again.
         """
         self.engine, self.executor = successor.engine, successor.executor
-        self.results.clear()
+        self._drop_steps()
+        self.orders.clear()
         for (client, _), transcript in self.transcripts.items():  # in the order of their arrival
             if transcript.end is None:
                 transcript.is_accepted = transcript.is_scheduled = False
                 message = transcript.entry.addition(is_readded=True, timeout_s=transcript.request.timeout_s)
                 self.engine.add_request(client, message, self.now)
+        self._exchange_grammars()
         self._check_invariants()
         self.collect()
 
@@ -119,7 +136,7 @@ class EngineDriver:
         """Go on with another executor, which holds nothing."""
         self.engine.lose_executor("it was killed")
         self._check_invariants()
-        self.results.clear()
+        self._drop_steps()
         self.executor = executor
         self.collect()
         self.engine.resume(executor_epoch)
@@ -161,7 +178,8 @@ class EngineDriver:
             self.steps.append(step)
             self.collect()  # before there is a result
             assert all(self.transcripts[key].is_scheduled for key in self._running_keys()), "whose may a death be?"
-            self.results.append(self.executor.execute(step))
+            self._sent.append(step)
+            self._execute()
             self._check_steps_in_flight()
         self._check_invariants()
         return step
@@ -170,6 +188,7 @@ class EngineDriver:
         """Give the engine the oldest result."""
         self.now += 1.0
         self.engine.apply(self.results.popleft(), self.now)
+        self._execute()
         self._check_invariants()
         self.collect()
 
@@ -184,10 +203,12 @@ class EngineDriver:
     def run(self) -> None:
         """Send and receive until no work is left; a stall is a failure."""
         while self.engine.has_work():
+            self.compile()
             while self.send() is not None:
                 pass
-            assert self.results, "the engine has work, nothing in flight, and schedules nothing"
-            self.receive()
+            if self.engine.has_work():
+                assert self.results, "the engine has work, nothing in flight, and schedules nothing"
+                self.receive()
         self.check_ended()
 
     def collect(self) -> None:
@@ -217,7 +238,8 @@ class EngineDriver:
         for child, answer in zip(transcript.children, solo, strict=True):
             where = f"request {request.request_id}"
             assert child.token_ids == answer.token_ids[: len(child.token_ids)], where
-            if child.finish_reason is FinishReason.LENGTH or child.stop_reason is not None:
+            has_grammar = request.task.grammar is not None and child.token_ids == answer.token_ids
+            if has_grammar or child.finish_reason is FinishReason.LENGTH or child.stop_reason is not None:
                 assert (child.token_ids, child.finish_reason, child.stop_reason) == (
                     answer.token_ids,
                     answer.finish_reason,
@@ -242,11 +264,37 @@ class EngineDriver:
                 answer.stop_reason,
             )
 
+    def _execute(self) -> None:
+        """Hand over the masks that there are, and run the steps that need not wait."""
+        for masks in self.engine.take_masks():
+            assert masks.step_id not in self._masks, "masks that were sent before"
+            self._masks[masks.step_id] = masks
+        while self._sent:
+            step = self._sent[0]
+            masks_of_step = self._masks.pop(step.step_id, None)
+            if masks_of_step is None and any(row.is_masked for row in step.rows):
+                break
+            self._sent.popleft()
+            rows = [] if masks_of_step is None else masks_of_step.rows
+            self.results.append(self.executor.execute(step, {row.row_id: row.masks for row in rows}))
+        assert self.results or not self._sent, "a step waits for masks, and nothing is before it"
+
+    def _exchange_grammars(self) -> None:
+        self.orders += self.engine.take_grammar_orders()
+        if not self.delays_grammars:
+            self.compile()
+
+    def _drop_steps(self) -> None:
+        self.results.clear()
+        self._sent.clear()
+        self._masks.clear()
+
     def _check_steps_in_flight(self) -> None:
         if self._pp == 1:
             return
-        assert len(self.results) <= self._pp
-        in_flight = self.steps[-len(self.results) :]
+        num_in_flight = len(self.results) + len(self._sent)
+        assert num_in_flight <= self._pp
+        in_flight = self.steps[-num_in_flight:]
         row_ids = [row.row_id for step in in_flight for row in step.rows]
         assert len(row_ids) == len(set(row_ids)), "a row is in two steps at once"
 

@@ -9,9 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from pagewire.engine_core.kv.sizing import fit_max_model_len
 from pagewire.ipc.errors import ErrorInfo
-from pagewire.ipc.requests import CallUtility, EmbedTask
+from pagewire.ipc.requests import CallUtility, EmbedTask, GenerateTask
 from tests.support.builders import build_driver, build_embedding, build_request
 from tests.support.engine_driver import ALICE, EngineDriver
+from tests.support.grammars import BAD_GRAMMARS, GRAMMARS
 
 VOCAB_SIZE = 30
 EOS, STOP = 0, 1
@@ -46,8 +47,11 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(["fcfs", "priority"]),
         caching=st.booleans(),
         target_itl_ms=st.sampled_from([0, 2, 20]),
+        delays_grammars=st.booleans(),
     )
-    def start(self, block_size, num_blocks, max_num_seqs, budget, is_async, policy, caching, target_itl_ms):
+    def start(
+        self, block_size, num_blocks, max_num_seqs, budget, is_async, policy, caching, target_itl_ms, delays_grammars
+    ):
         self.max_model_len = fit_max_model_len(None, 40, num_blocks, block_size)
         self.max_num_seqs = max_num_seqs
         self.has_priority = policy == "priority"
@@ -70,6 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
             has_draft_model=self.has_draft_model,
         )
         self.driver = self.build()
+        self.driver.delays_grammars = delays_grammars
 
     @rule(
         head=st.sampled_from(HEADS),
@@ -99,6 +104,41 @@ class EngineMachine(RuleBasedStateMachine):
                 **options,
             )
         )
+
+    @rule(
+        head=st.sampled_from(HEADS),
+        head_length=st.integers(1, 12),
+        n=st.integers(1, 3),
+        max_tokens=st.one_of(st.none(), st.integers(1, 12)),
+        seed=st.integers(0, 3),
+        ignores_end=st.booleans(),
+        grammar=st.sampled_from(GRAMMARS),
+        logprobs=st.sampled_from([None, 1]),
+    )
+    def constrain(self, head, head_length, n, max_tokens, seed, ignores_end, grammar, logprobs):
+        self.num_requests += 1
+        self.driver.add(
+            build_request(
+                self.num_requests,
+                head[:head_length][: self.max_model_len - 1],
+                n=min(n, self.max_num_seqs),
+                max_tokens=max_tokens,
+                seed=seed,
+                eos=[] if ignores_end else [EOS],
+                stop=[STOP],
+                grammar=grammar,
+                logprobs=logprobs,
+            )
+        )
+
+    @rule(grammar=st.sampled_from(BAD_GRAMMARS))
+    def ask_for_nonsense(self, grammar):
+        self.num_requests += 1
+        self.driver.add(build_request(self.num_requests, [2, 3], grammar=grammar))
+
+    @rule(count=st.integers(1, 3))
+    def compile(self, count):
+        self.driver.compile(count)
 
     @rule(
         head=st.sampled_from(HEADS),
@@ -168,7 +208,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.end_rest()
         self.driver.run()
         for transcript in self.driver.transcripts.values():
-            if isinstance(transcript.request.task, EmbedTask):
+            if isinstance(transcript.request.task, GenerateTask) and transcript.request.task.grammar in BAD_GRAMMARS:
+                assert transcript.end.error is None or transcript.end.error.kind == "InvalidRequest"
+            elif isinstance(transcript.request.task, EmbedTask):
                 assert transcript.end.error is None
             elif transcript.request.task.sampling.seed == FAILING_SEED and transcript.end.error is not None:
                 assert transcript.end.error.message == "planted"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 from pagewire.ipc.errors import ErrorInfo
@@ -18,7 +18,9 @@ from pagewire.ipc.outputs import FinishReason, TokenLogprobs
 from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, NewRow, RowResult, ScheduledRow, StepResult
+from tests.support.grammars import Follower, allowed_by
 
+NO_MASKS: Mapping[int, bytes] = {}
 GARBAGE = b"garbage"
 TOKEN_S = 0.001  # what a step says that it took, per token
 DRAFT_S = 0.00005  # per draft: cheap, so that they are checked
@@ -45,6 +47,7 @@ class _Row:
     pooling: str = ""
     prefixes: list[bytes] = field(default_factory=list)  # prefixes[i]: digest of tokens[0..i]
     error: ErrorInfo | None = None
+    allowed: list[set[int] | None] = field(default_factory=list)  # of each position that the step at hand draws behind
     drafts: list[int] = field(default_factory=list)  # that the step at hand checks
     told_tokens: list[int] = field(default_factory=list)  # what stages that draw nothing know of `tokens`
 
@@ -95,8 +98,11 @@ class FakeExecutor:
         self._num_failed = 0
         self._highest_row_id = 0
         self._last_step_id = 0
+        self._masks: Mapping[int, bytes] = NO_MASKS
 
-    def execute(self, step: ExecuteStep) -> StepResult:
+    def execute(self, step: ExecuteStep, masks: Mapping[int, bytes] = NO_MASKS) -> StepResult:
+        """Run a step; `masks` are those of its masked rows, by row id."""
+        self._masks = masks
         _require(step.step_id > self._last_step_id, f"step {step.step_id} after {self._last_step_id}")
         self._last_step_id = step.step_id
         self.num_steps += 1
@@ -199,6 +205,7 @@ class FakeExecutor:
             if end < len(row.tokens):
                 return None
             return RowResult(row_id=share.row_id, pooled=GARBAGE if is_poisoned else vector_of(row.tokens))
+        row.allowed = self._allowed(share)
         if is_poisoned:
             drawn = [POISON] * share.num_draws
             row.tokens.extend(drawn[:1])
@@ -223,6 +230,21 @@ class FakeExecutor:
             prompt_logprobs_start=share.num_computed_tokens + 1,
         )
 
+    def _allowed(self, share: ScheduledRow) -> list[set[int] | None]:
+        num_positions = 1 + len(share.draft_token_ids)
+        if not share.is_masked:
+            _require(share.row_id not in self._masks, f"row {share.row_id} has masks, and is not masked")
+            return [None] * num_positions
+        _require(share.num_draws > 0, f"row {share.row_id} is masked, and draws nothing")
+        masks = self._masks.get(share.row_id)
+        if masks is None:
+            raise OracleViolation(f"row {share.row_id} has no masks")
+        if not masks:  # it has ended
+            return [None] * num_positions
+        size = -(-self.vocab_size // 32) * 4
+        _require(len(masks) == size * num_positions, f"row {share.row_id} has masks of {len(masks)} bytes")
+        return [allowed_by(masks, position, self.vocab_size) for position in range(num_positions)]
+
     def _check_drafts(self, row: _Row) -> list[int]:
         drawn = self._draw(row, 1)
         row.tokens.extend(drawn)
@@ -233,7 +255,7 @@ class FakeExecutor:
             found = self.slots[self._slot(row, position)]
             _require(found == row.prefix(position), f"an accepted draft at position {position} is not what was written")
             row.num_computed_tokens += 1
-            drawn += self._draw(row, 1)
+            drawn += self._draw(row, 1, position=len(drawn))
             row.tokens.append(drawn[-1])
         return drawn
 
@@ -249,13 +271,14 @@ class FakeExecutor:
             prefix = _digest(prefix, guesses[-1])
         return guesses
 
-    def _draw(self, row: _Row, num_draws: int) -> list[int]:
+    def _draw(self, row: _Row, num_draws: int, position: int = 0) -> list[int]:
         prefix = row.prefix(row.num_computed_tokens - 1)
         output_index = row.num_computed_tokens - row.num_prompt_tokens
         children = [row.child] if num_draws == 1 else range(num_draws)
         if num_draws == 0:
             return []
-        return [draw_token(prefix, row.sampling, child, output_index, self.vocab_size) for child in children]
+        allowed = row.allowed[position]
+        return [draw_token(prefix, row.sampling, child, output_index, self.vocab_size, allowed) for child in children]
 
     def _prompt_logprobs(self, row: _Row, share: ScheduledRow) -> list[TokenLogprobs]:
         if row.sampling.num_prompt_logprobs is None:
@@ -267,13 +290,20 @@ class FakeExecutor:
         return row.block_table[position // self.block_size] * self.block_size + position % self.block_size
 
 
-def draw_token(prefix: bytes, sampling: Sampling, child: int, output_index: int, vocab_size: int) -> int:
-    """Return the token that follows a prefix; end tokens are skipped up to min_tokens."""
+def draw_token(
+    prefix: bytes,
+    sampling: Sampling,
+    child: int,
+    output_index: int,
+    vocab_size: int,
+    allowed: Container[int] | None = None,
+) -> int:
+    """Return the token that follows a prefix, of those that are allowed; end tokens are skipped up to min_tokens."""
     masked = sampling.end_token_ids if output_index < sampling.min_tokens else []
     for attempt in range(1000):
         noise = hashlib.blake2b(prefix + struct.pack("<qii", sampling.seed, child, attempt), digest_size=8).digest()
         token = int.from_bytes(noise, "little") % vocab_size
-        if token not in masked:
+        if token not in masked and (allowed is None or token in allowed):
             return token
     raise AssertionError("every token is masked")
 
@@ -314,14 +344,18 @@ def _solo_answer(request: AddRequest, child: int, max_model_len: int, vocab_size
     for token in prompt:
         prefix = _digest(prefix, token)
     output: list[int] = []
+    follower = None if task.grammar is None else Follower(task.grammar)
     while True:
-        token = draw_token(prefix, task.sampling, child, len(output), vocab_size)
+        allowed = None if follower is None else follower.allowed()
+        token = draw_token(prefix, task.sampling, child, len(output), vocab_size, allowed)
         output.append(token)
         prefix = _digest(prefix, token)
         if token in task.eos_token_ids:
             return SoloAnswer(output, FinishReason.STOP, None)
         if token in task.stop_token_ids:
             return SoloAnswer(output, FinishReason.STOP, token)
+        if follower is not None and follower.take(token):
+            return SoloAnswer(output, FinishReason.STOP, None)
         if len(output) == task.max_tokens or len(prompt) + len(output) == max_model_len:
             return SoloAnswer(output, FinishReason.LENGTH, None)
 
