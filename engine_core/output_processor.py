@@ -57,13 +57,6 @@ class OutputProcessor:
             if child.status is not ChildStatus.FINISHED:
                 self._scheduler.add(child)
 
-    def refuse(self, request: Request, error: ErrorInfo) -> None:
-        """End a request that is held, as one that was never taken."""
-        request.is_held = False
-        del self.requests[request.key]
-        self.deadlines.discard(request)
-        self._outbox.refuse(request.client, request.request_id, error)
-
     def apply(self, scheduled: Iterable[ScheduledChild], results: Iterable[RowResult], now: float) -> None:
         """Commit what a step brought; what it brought for finished children is dropped.
 
@@ -102,6 +95,11 @@ class OutputProcessor:
 
     def end_early(self, request: Request, reason: FinishReason, error: ErrorInfo | None = None) -> None:
         """End a whole request by abort or error. Its unfinished children are reported, if it ever reported tokens."""
+        if request.is_held:
+            if error is not None and not request.is_readded:
+                self._refuse(request, error)
+                return
+            self._outbox.accept(request)  # what ends was taken, or was refused
         for child in request.children.values():
             if child.status is not ChildStatus.FINISHED:
                 self._scheduler.finish(child)
@@ -226,6 +224,13 @@ class OutputProcessor:
             request_id=request.request_id, child=child.index, first_index=child.num_output_tokens, finish_reason=reason
         )
         self._outbox.delta(request.client, delta)
+
+    def _refuse(self, request: Request, error: ErrorInfo) -> None:
+        """End a request that is held, as one that was never taken."""
+        request.is_held = False
+        del self.requests[request.key]
+        self.deadlines.discard(request)
+        self._outbox.refuse(request.client, request.request_id, error)
 
     def _finish(self, child: Child) -> None:
         self._scheduler.finish(child)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagewire.ipc.errors import EngineError, PagewireError
+from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import FinishReason
 from pagewire.ipc.requests import AddRequest, GenerateTask
 from pagewire.ipc.steps import RowMasks
@@ -66,7 +66,7 @@ class Grammars:
                 self._let_in(request, result.compiled)
             else:
                 assert result.error is not None, "a grammar, or why there is none"
-                self._turn_away(request, result.error)
+                self._processor.end_early(request, FinishReason.ERROR, result.error.to_info())
 
     def masks_of(self, step: StepInFlight) -> list[RowMasks]:
         """Return the masks of a step; requests whose grammars can't be followed any further fail."""
@@ -81,12 +81,7 @@ class Grammars:
             child.matcher = compiled.start(request.end_token_ids, self._vocab_size)
             # Of a request that an earlier core had, what its client has seen.
             if not all(map(child.matcher.advance, child.token_ids[request.num_prompt_tokens :])):
-                self._turn_away(request, EngineError("The tokens that the request has break its grammar."))
+                error = EngineError("The tokens that the request has break its grammar.")
+                self._processor.end_early(request, FinishReason.ERROR, error.to_info())
                 return
         self._processor.let_in(request)
-
-    def _turn_away(self, request: Request, error: PagewireError) -> None:
-        if request.is_readded:  # it was taken once, and can't be refused any more
-            self._processor.end_early(request, FinishReason.ERROR, error.to_info())
-        else:
-            self._processor.refuse(request, error.to_info())
