@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ from pagewire.ipc.requests import EmbedTask
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..cli.flags import build_engine_config, engine_flags
-from ..cli.refused import explain_unknown_flag
+from ..cli.needless import explain_idle
+from ..cli.refused import CHOICE_ALIASES, SERVING, explain_unknown_flag
 from ..supervisor.engine_process import prepare_engine
 from ..text.chat_template import Message
 from ..text.generation import Generation, TextChunk, TextGenerator, TextRequest
@@ -41,6 +43,8 @@ from .lora_request import LoRARequest, load_requested
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
 from .prompts import OfflinePrompt, Prompt, read_conversations, read_each, read_prompts
+
+logger = logging.getLogger(__name__)
 
 
 class LLM:
@@ -368,11 +372,18 @@ def _read_lora_requests(
 
 def _engine_config(model: str | None, options: Mapping[str, object]) -> EngineConfig:
     known = {flag.field for flag in engine_flags()}
-    for name in options:
-        if name not in known:
+    given: dict[str, object] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in known:
+            given[name] = CHOICE_ALIASES.get(name, {}).get(value, value) if isinstance(value, str) else value
+            continue
+        line = explain_idle(f"--{name}", value, SERVING.needless, SERVING.redundant)
+        if line is None:
             reason = explain_unknown_flag(f"--{name}", [f"--{field.replace('_', '-')}" for field in known], {})
             raise ConfigError(f"LLM does not take {name}: {reason}")
-    given = {name: value for name, value in options.items() if value is not None}
+        logger.warning("LLM: %s", line)
     # One caller gives all its prompts at once and waits for them all: none of them may be turned away, and the time
     # between two tokens of one answer is nothing to them.
     given = {"max_waiting_requests": 0, "max_waiting_tokens": 0, "target_itl_ms": 0.0, **given}
