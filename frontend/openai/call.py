@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import UNSET
@@ -109,13 +109,16 @@ class Call:
         """Take note of a chunk; whoever reads a generation calls it for each."""
         self._timers[prompt_index].chunk_came(chunk)
 
-    async def collect(self) -> list[list[Answer]]:
+    async def collect(self, on_chunk: Callable[[TextChunk], None] | None = None) -> list[list[Answer]]:
         """Return every prompt's answers, when all have ended.
+
+        Args:
+            on_chunk: called with each chunk as it comes.
 
         Raises:
             PagewireError: why one of them failed.
         """
-        tasks = [asyncio.create_task(self._collect_one(index)) for index in range(len(self.generations))]
+        tasks = [asyncio.create_task(self._collect_one(index, on_chunk)) for index in range(len(self.generations))]
         try:
             # Side by side: a stop string ends its generation in the engine only once somebody reads it.
             return list(await asyncio.gather(*tasks))
@@ -124,11 +127,13 @@ class Call:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _collect_one(self, prompt_index: int) -> list[Answer]:
+    async def _collect_one(self, prompt_index: int, on_chunk: Callable[[TextChunk], None] | None) -> list[Answer]:
         answers = [Answer() for _ in range(self.n)]
         async for chunk in self.generations[prompt_index]:
             self.count(prompt_index, chunk)
             answers[chunk.index].add(chunk)
+            if on_chunk is not None:
+                on_chunk(chunk)
         return answers
 
     def usage(self) -> Usage:
