@@ -123,8 +123,10 @@ class _ChatChunkWriter:
         call = self._answer.chat.call
         prompt_token_ids = call.generations[prompt_index].prompt_token_ids if self._returns_ids else UNSET
         role = ChatDelta(role=self._answer.role, content="")
+        prompt_text = self._answer.prompt_text
         return b"".join(
-            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids) for index in range(call.n)
+            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids, prompt_text)
+            for index in range(call.n)
         )
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
@@ -186,14 +188,21 @@ class _ChatChunkWriter:
             self._templates[index] = template
         return template.fill(text)
 
-    def _event(self, choice: ChatChunkChoice, prompt_token_ids: list[int] | UnsetType = UNSET) -> bytes:
-        return self._write([choice], self._answer.chat.usage() if self._continuous_usage else None, prompt_token_ids)
+    def _event(
+        self,
+        choice: ChatChunkChoice,
+        prompt_token_ids: list[int] | UnsetType = UNSET,
+        prompt_text: str | UnsetType = UNSET,
+    ) -> bytes:
+        usage = self._answer.chat.usage() if self._continuous_usage else None
+        return self._write([choice], usage, prompt_token_ids, prompt_text)
 
     def _write(
         self,
         choices: list[ChatChunkChoice],
         usage: Usage | None,
         prompt_token_ids: list[int] | UnsetType = UNSET,
+        prompt_text: str | UnsetType = UNSET,
     ) -> bytes:
         chat = self._answer.chat
         chunk = ChatChunk(
@@ -203,6 +212,7 @@ class _ChatChunkWriter:
             choices=choices,
             usage=usage if self._include_usage else UNSET,
             prompt_token_ids=prompt_token_ids,
+            prompt_text=prompt_text,
         )
         return event(encode_json(chunk))
 
