@@ -78,6 +78,7 @@ OF_SERVING: Mapping[str, Needless] = {
     **valued("show-hidden-metrics-for-version", "no metrics are hidden"),
     **switches("enable-auto-tool-choice", "tool_choice auto works with every model whose chat template knows tools"),
     **valued("guided-decoding-backend", "grammars are compiled by llguidance"),
+    **switches("enable-sleep-mode", "every engine can sleep (LLM.sleep, and /sleep with --enable-admin)"),
     **switches("allow-deprecated-quantization", "no format is deprecated"),
 }  # fmt: skip
 

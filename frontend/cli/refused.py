@@ -42,7 +42,6 @@ _NOT_YET: Mapping[str, str] = {
         ("model-loader-extra-config model-impl", "the format of the weights is found by looking"),
         ("runner convert task", "one engine generates text and embeds; it does not classify, score or rank"),
         ("logprobs-mode", "logprobs are those of the unfiltered distribution"),
-        ("enable-sleep-mode", "sleeping and waking"),
         ("data-parallel-rank data-parallel-address data-parallel-rpc-port", "--data-parallel-size starts all engines"),
         ("headless", "--node-rank tells a host that serves from one that only computes"),
         ("tool-parser-plugin reasoning-parser-plugin", "no code of others runs in the server"),
@@ -167,6 +166,17 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
     )
     | {"ngram_gpu": "lookup in text takes the CPU no time beside a step; use ngram",
        "custom_class": "no code of others runs in the engine"},
+    "tool_call_parser": dict.fromkeys(
+        ("qwen3_coder", "qwen3_xml", "deepseek_v3", "deepseek_v31", "deepseek_v32", "glm45", "glm47", "granite",
+         "granite4", "internlm", "jamba", "kimi_k2", "minimax", "minimax_m2", "openai", "olmo3", "phi4_mini_json", "seed_oss",
+         "step3", "xlam", "hunyuan_a13b", "ernie45", "longcat", "gigachat3", "functiongemma"),
+        "its calls are not read (yet)",
+    ),
+    "reasoning_parser": dict.fromkeys(
+        ("granite", "hunyuan_a13b", "mistral", "minimax_m2", "openai_gptoss", "olmo3", "seed_oss", "step3", "ernie45",
+         "gptoss", "cohere_command3", "kimi_k2", "identity"),
+        "its marks are not read (yet)",
+    ),
     "dataset_name": dict.fromkeys(
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
         "there is no reader for it",
@@ -190,6 +200,16 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "distributed_executor_backend": {"uni": "mp"},
     "speculative_method": {"[ngram]": "ngram", "draft-model": "draft_model", "draft": "draft_model"},
     "log_level": {"warn": "warning"},
+    "tool_call_parser": {
+        "qwen": "hermes",
+        "qwen2": "hermes",
+        "qwen3": "hermes",
+        "llama": "llama3_json",
+        "llama3": "llama3_json",
+        "llama4_json": "llama3_json",
+        "llama4_pythonic": "pythonic",
+    },
+    "reasoning_parser": {"deepseek-r1": "deepseek_r1", "deepseek_v3": "qwen3", "glm45": "qwen3", "holo2": "qwen3"},
     "to": {"w4a16": "int4", "w8a16": "int8", "4bit": "int4", "8bit": "int8", "fp8_e4m3": "fp8"},
     "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),
 }
