@@ -5,6 +5,7 @@ Read from generation_config.json; of a GGUF file from the metadata under general
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,46 @@ def load_generation_defaults(model_path: Path) -> GenerationDefaults:
     return defaults
 
 
+# As users write them, in the words of generation_config.json and in those of requests.
+_OVERRIDES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+    "max_tokens": "max_tokens",
+}
+_OVERRIDE_FLAG = "--override-generation-config"
+
+
+def override_defaults(defaults: GenerationDefaults, values: Mapping[str, object]) -> GenerationDefaults:
+    """Return defaults with those of a user over them; null takes one away.
+
+    Args:
+        defaults: the checkpoint's, or empty ones.
+        values: name of a value -> value.
+
+    Raises:
+        ConfigError: there is no default of that name, or a value has a wrong type or range.
+    """
+    merged = msgspec.structs.asdict(defaults)
+    for name, value in values.items():
+        if name not in _OVERRIDES:
+            raise ConfigError(f"{_OVERRIDE_FLAG}: there is no default for {name}; there are {', '.join(_OVERRIDES)}.")
+        merged[_OVERRIDES[name]] = value
+    try:
+        overridden = msgspec.convert(merged, GenerationDefaults)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"{_OVERRIDE_FLAG}: {exc}.") from exc
+    if overridden.top_k is not None and overridden.top_k < -1:
+        raise ConfigError(f"{_OVERRIDE_FLAG}: top_k {overridden.top_k} must be 0 or -1 (off) or positive.")
+    if overridden.max_tokens is not None and overridden.max_tokens < 1:
+        raise ConfigError(f"{_OVERRIDE_FLAG}: max_new_tokens {overridden.max_tokens} must be at least 1.")
+    _check_ranges(_OVERRIDE_FLAG, overridden)
+    return overridden
+
+
 def _from_directory(directory: Path) -> GenerationDefaults:
     path = directory / "generation_config.json"
     if not path.is_file():
@@ -75,7 +116,7 @@ def _from_gguf(file: GGUFFile) -> GenerationDefaults:
     )
 
 
-def _check_ranges(path: Path, defaults: GenerationDefaults) -> None:
+def _check_ranges(source: Path | str, defaults: GenerationDefaults) -> None:
     """Refuse at start what would otherwise fail every request that relies on it."""
     limits: dict[str, tuple[float | None, bool, str]] = {
         "temperature": (defaults.temperature, 0 <= (defaults.temperature or 0) <= 2, "from 0 to 2"),
@@ -90,6 +131,6 @@ def _check_ranges(path: Path, defaults: GenerationDefaults) -> None:
     for name, (value, is_valid, range_text) in limits.items():
         if not is_valid:
             raise ConfigError(
-                f"{path}: its generation config recommends {name} {value}, which must be {range_text}; "
+                f"{source}: its generation config recommends {name} {value}, which must be {range_text}; "
                 "correct the file, or don't use its defaults"
             )

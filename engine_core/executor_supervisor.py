@@ -140,6 +140,7 @@ class ExecutorSupervisor:
     def rest(self, now: float) -> None:
         """End the group in order, and start none until `wake`. No step may be in flight."""
         self._is_resting = True
+        self._lost_s = None
         if self._state is _State.PLACING:
             self._state = _State.AT_REST
         elif self._state in (_State.LOADING, _State.SERVING):
@@ -157,7 +158,6 @@ class ExecutorSupervisor:
         self._is_resting = False
         if self._state is _State.AT_REST:
             self._state = _State.PLACING
-            self._lost_s = now
             self.go_on(now)
 
     def send(self, step: ExecuteStep, now: float) -> None:

@@ -229,7 +229,8 @@ class EngineCore:
                 self._adapter_calls.call(client, message)
             case CallUtility() if message.method in REST_METHODS:
                 self._rest_calls.call(self._engine, client, message, now)
-                self._tell_stats(self._engine, now)
+                if not message.method.startswith("is_"):
+                    self._tell_stats(self._engine, now)
             case CallUtility():
                 self._clients.send(client, self._call_utility(client, message), now)
             case WatchPrefixCache():

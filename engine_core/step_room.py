@@ -22,6 +22,7 @@ class StepRoom:
         max_num_tokens: the step's budget.
         target_s: a time between tokens that nobody minds; 0: prefills are not limited.
         costs: what steps take.
+        max_prefill_tokens: of one child; infinite where the budget alone limits them.
 
     Attributes:
         num_tokens: what is left of the budget.
@@ -29,11 +30,14 @@ class StepRoom:
         shape: what the step computes so far.
     """
 
-    def __init__(self, max_num_tokens: int, target_s: float, costs: StepCosts) -> None:
+    def __init__(
+        self, max_num_tokens: int, target_s: float, costs: StepCosts, max_prefill_tokens: float = math.inf
+    ) -> None:
         self.num_tokens = max_num_tokens
         self.num_rows = math.inf
         self._target_s = target_s
         self._costs = costs
+        self._max_prefill_tokens = max_prefill_tokens
         self.shape = StepShape()
         self._limit_s: float | None = None
 
@@ -53,7 +57,7 @@ class StepRoom:
             num_computed_tokens: before the step.
             num_wanted_tokens: as many as the child lacks.
         """
-        num_tokens = 0 if self.is_full else min(num_wanted_tokens, self.num_tokens)
+        num_tokens = 0 if self.is_full else int(min(num_wanted_tokens, self.num_tokens, self._max_prefill_tokens))
         if num_tokens <= 1:
             return num_tokens
         left_s = self._left_s()

@@ -8,7 +8,7 @@ The command line is generated from these fields: a field's name is the flag (`ma
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -88,6 +88,13 @@ class ModelOptions(_Config, frozen=True, kw_only=True):
         Literal["auto", "vllm"],
         Meta(description="auto: sampling defaults from the model's generation_config.json; vllm: OpenAI's defaults."),
     ] = "auto"
+    override_generation_config: Annotated[
+        dict[str, Any] | None,  # Any: checked by whoever reads the checkpoint's own defaults
+        Meta(
+            description="Sampling defaults over those of --generation-config, as JSON; the values of requests win: "
+            '{"temperature": 0.6, "top_p": 0.95}.'
+        ),
+    ] = None
     max_logprobs: Annotated[
         int, Meta(ge=-1, description="Most alternatives that logprobs may ask for; -1 for no limit.")
     ] = 20
@@ -175,6 +182,9 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
             "or than 3 times what its decodes take alone. 0: prefills are not limited."
         ),
     ] = 50.0
+    long_prefill_token_threshold: Annotated[
+        int, Meta(description="Most tokens of one prompt in a step. 0: as many as there is room for.")
+    ] = 0
     scheduling_policy: Annotated[
         SchedulingPolicy, Meta(description="fcfs: first come first served; priority: lower priority value first.")
     ] = "fcfs"
@@ -203,6 +213,11 @@ class SchedulerConfig(_Config, frozen=True, kw_only=True):
             raise ConfigError(f"--max-num-seqs {self.max_num_seqs} must be at least 1.")
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
             raise ConfigError(f"--max-num-batched-tokens {self.max_num_batched_tokens} must be at least 1.")
+        if self.long_prefill_token_threshold < 0:
+            raise ConfigError(
+                f"--long-prefill-token-threshold {self.long_prefill_token_threshold} must be at least 1, or 0 for no "
+                "limit."
+            )
         if not 0 <= self.target_itl_ms < math.inf:
             raise ConfigError(f"--target-itl-ms {self.target_itl_ms} must be 0 or a positive number of milliseconds.")
 

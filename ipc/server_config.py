@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,9 @@ from msgspec import Meta
 from .errors import ConfigError
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/?")
+
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +49,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "0.0.0.0"  # noqa: S104 - as usual manifests expect
     port: Annotated[int, Meta(description="Port to listen on.")] = 8000
+    root_path: Annotated[
+        str, Meta(description="Path in front of all routes, for a reverse proxy that passes it on, like /llm.")
+    ] = ""
     uds: Annotated[str | None, Meta(description="Unix socket to listen on instead of host and port.")] = None
     api_server_count: Annotated[int, Meta(description="Frontend processes that share the port and the engine.")] = 1
     api_key: Annotated[tuple[str, ...], Meta(description="Bearer key that clients must send (may be repeated).")] = ()
@@ -86,6 +92,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ssl_cert_reqs: Annotated[
         int, Meta(description="Certificates of clients: 0 not asked for, 1 checked if they send one, 2 required.")
     ] = 0
+    sse_keep_alive_interval: Annotated[
+        float, Meta(description="Seconds without an event after which a stream gets a comment; 0: none.")
+    ] = 15.0
+    disable_fastapi_docs: Annotated[bool, Meta(description="Serve no /openapi.json.")] = False
     request_timeout: Annotated[
         float | None,
         Meta(description="Seconds from its arrival that a request may take; its own `timeout` can only be shorter."),
@@ -93,11 +103,37 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chat_template: Annotated[
         str | None, Meta(description="Jinja chat template, a file or the text itself, instead of the model's.")
     ] = None
+    chat_template_content_format: Annotated[
+        Literal["auto", "string", "openai"],
+        Meta(description="What the template is given as content: a string, or a list of parts. auto: what it takes."),
+    ] = "auto"
+    default_chat_template_kwargs: Annotated[
+        dict[str, Any] | None,  # Any: variables of templates
+        Meta(description="Variables of the chat template, as JSON; a request's chat_template_kwargs win."),
+    ] = None
+    response_role: Annotated[str, Meta(description="Role of the answers to chats.")] = "assistant"
+    tool_call_parser: Annotated[
+        Literal["auto", "none", "hermes", "llama3_json", "mistral", "pythonic"],
+        Meta(description="How the model writes calls of tools; auto: as its chat template shows."),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        Literal["auto", "none", "qwen3", "deepseek_r1"],
+        Meta(description="How the model marks its reasoning; auto: as its chat template shows."),
+    ] = "auto"
     trust_request_chat_template: Annotated[
         bool, Meta(description="Let requests bring a chat template of their own (`chat_template`).")
     ] = False
+    enable_admin: Annotated[
+        bool, Meta(description="Serve what administers the engine: /sleep, /pause, /abort_requests and others.")
+    ] = False
     allow_runtime_lora_updating: Annotated[
         bool, Meta(description="Let clients load and unload LoRA adapters, from any directory of this machine.")
+    ] = False
+    enable_force_include_usage: Annotated[
+        bool, Meta(description="Write the usage into each chunk of every stream, whether it is asked for or not.")
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool, Meta(description="Name tokens by their ids, like token_id:7, in logprobs; a request may say otherwise.")
     ] = False
     max_stored_responses: Annotated[
         int, Meta(description="Responses of /v1/responses that are kept in memory, to go on from; 0 keeps none.")
@@ -116,6 +152,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"--request-timeout {self.request_timeout} must be a positive number of seconds.")
         if self.max_stored_responses < 0:
             raise ConfigError(f"--max-stored-responses {self.max_stored_responses} must not be negative; 0 keeps none.")
+        if not 0 <= self.sse_keep_alive_interval < math.inf:
+            raise ConfigError(
+                f"--sse-keep-alive-interval {self.sse_keep_alive_interval} must be a positive number of seconds, or 0."
+            )
+        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
+            raise ConfigError(f"--root-path {self.root_path} must be a path like /llm: a slash in front, none behind.")
+        if not _ROLE.fullmatch(self.response_role):
+            raise ConfigError(f"--response-role {self.response_role!r} must be 1 to 64 letters, digits, '-' or '_'.")
         self._check_origins()
         self._check_tls()
 

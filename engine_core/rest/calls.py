@@ -174,4 +174,7 @@ def _arguments(call: CallUtility, kind: type[T]) -> T:
     try:
         return msgspec.convert(call.args, kind)
     except msgspec.ValidationError as exc:
-        raise InvalidRequest(f"{call.method}: {exc}.", param="args") from exc
+        takes = "mode (abort, wait or keep) and clear_cache (a boolean)"
+        if kind is _Sleep:
+            takes = "level (1 or 2) and mode (abort, wait or keep)"
+        raise InvalidRequest(f"{call.method} takes {takes}; got {call.args}.", param="args") from exc

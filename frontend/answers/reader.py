@@ -50,6 +50,11 @@ class AnswerReader:
         """Whether the text is known to be within the reasoning now."""
         return self._reasoning is not None and self._reasoning.is_inside
 
+    @property
+    def has_reasoned(self) -> bool:
+        """Whether there is or was a think block."""
+        return self._reasoning is not None and self._reasoning.has_opened
+
     def push(self, text: str) -> list[AnswerPart]:
         """See `PartReader`."""
         if self._reasoning is None:

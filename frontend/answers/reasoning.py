@@ -17,11 +17,14 @@ class ReasoningSplitter:
     Args:
         starts_inside: the prompt has opened the block, or the model never writes the opening tag.
         shows: False leaves the reasoning out.
+
+    Attributes:
+        has_opened: whether there is or was a block.
     """
 
     def __init__(self, *, starts_inside: bool, shows: bool = True) -> None:
         self._shows = shows
-        self._has_opened = False
+        self.has_opened = starts_inside
         self._is_before = True  # nothing but white space and a piece of the tag so far
         self._starts_inside = starts_inside
         self._is_after = False
@@ -64,6 +67,7 @@ class ReasoningSplitter:
             self._strips = False
             return False
         self._is_before = False
+        self.has_opened = True
         return True
 
     def _give_up(self) -> str:

@@ -9,6 +9,7 @@ import click
 from pagewire.version import __version__
 
 from .config_file import read_config_file
+from .dotted import join_dotted
 from .flags import Flag, FlagOption
 from .needless import drop_flags
 from .refused import SERVING, RefusedFlags, explain_unknown_flag
@@ -133,6 +134,7 @@ class FlagCommand(click.Command):
         args, lines = drop_flags(args, self._refused.needless, self._refused.redundant)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
+        args = join_dotted(args, {option.flag.name for option in self.flag_options if option.flag.is_object})
         try:
             return super().parse_args(ctx, _repeat_flag_for_each_value(args))
         except click.NoSuchOption as exc:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from .flags import FlagOption
-from .needless import explain_needless, explain_redundant, find_needless, is_redundant
+from .needless import explain_idle
 from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 
@@ -56,7 +56,7 @@ def _by_field(
     for key, value in content.items():
         name = "--" + str(key).lstrip("-").replace("_", "-")
         option = options.get(name)
-        if option is None and (line := _explain_idle(name, value, refused)) is not None:
+        if option is None and (line := explain_idle(name, value, refused.needless, refused.redundant)) is not None:
             click.echo(f"pagewire: --config {path}, {line}", err=True)
             continue
         if option is None:
@@ -72,11 +72,3 @@ def _by_field(
         if value is not None:  # `key:` without a value is like leaving it out
             values[flag.field] = value
     return values
-
-
-def _explain_idle(name: str, value: object, refused: RefusedFlags) -> str | None:
-    """Return one line on a flag that does nothing; None for one that the command really does not have."""
-    found = find_needless(name, refused.needless)
-    if found is not None:
-        return explain_needless(name, found[1])
-    return explain_redundant(name, value) if is_redundant(name, value, refused.redundant) else None

@@ -20,7 +20,7 @@ from pagewire.ipc.errors import ConfigError
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from ..bench.serving.config import BenchServeConfig
-from .refused import CHOICE_ALIASES, REFUSED_CHOICES
+from .refused import ALIAS_NOTES, CHOICE_ALIASES, REFUSED_CHOICES
 from .speculative import JSON_DESCRIPTION, JSON_FIELD, with_speculation
 from .values import Choice, JsonObject, Number, Text, WholeNumber
 
@@ -30,6 +30,8 @@ _SHORT_FLAGS = {
     "data_parallel_size": ["-dp", "--dp"],
     "distributed_executor_backend": ["--executor-backend"],
     "quantization": ["-q"],
+    "max_waiting_requests": ["--max-num-queued-reqs"],
+    "max_waiting_tokens": ["--max-num-queued-tokens"],
     JSON_FIELD: ["-sc"],
     "speculative_method": ["--spec-method"],
     "speculative_model": ["--spec-model"],
@@ -41,6 +43,7 @@ _SHORT_FLAGS = {
 _OPPOSITES = {"symmetric": "--asymmetric"}
 _ENVIRONMENT = {
     ("server", "allow_runtime_lora_updating"): ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
+    ("server", "enable_admin"): ["VLLM_SERVER_DEV_MODE"],
     ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
     ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
 }
@@ -200,6 +203,8 @@ def spelled_out(flags: Iterable[Flag], given: Mapping[str, object]) -> list[str]
             continue
         if isinstance(value, bool):
             arguments.append(flag.name if value else flag.opposite)
+        elif isinstance(value, Mapping):
+            arguments += [flag.name, msgspec.json.encode(value).decode()]
         elif isinstance(value, tuple):
             arguments += [part for each in value for part in (flag.name, str(each))]
         else:
@@ -215,8 +220,12 @@ def given_values(ctx: click.Context, options: Iterable[FlagOption]) -> dict[str,
 
 
 def _only(flags: Iterable[Flag], given: Mapping[str, object]) -> dict[str, object]:
-    fields = {flag.field for flag in flags}
-    return {field: value for field, value in given.items() if field in fields}
+    return {flag.field: _read_object(flag, given[flag.field]) for flag in flags if flag.field in given}
+
+
+def _read_object(flag: Flag, value: object) -> object:
+    """Return a value as the config has it: a JSON object comes from the command line as its text."""
+    return msgspec.json.decode(value) if flag.is_object and isinstance(value, str) else value
 
 
 def _sorted_in(flags: Iterable[Flag], given: Mapping[str, object], own_section: str) -> dict[str, Any]:
@@ -225,7 +234,7 @@ def _sorted_in(flags: Iterable[Flag], given: Mapping[str, object], own_section: 
     for flag in flags:
         if flag.field in given:
             section = nested if flag.section == own_section else nested.setdefault(flag.section, {})
-            section[flag.field] = given[flag.field]
+            section[flag.field] = _read_object(flag, given[flag.field])
     return nested
 
 
@@ -299,7 +308,12 @@ def _click_type(flag: Flag) -> click.ParamType[Any]:  # Any: each flag has its o
             return click.BOOL
         case inspect.LiteralType(values=values):
             words = [str(value) for value in values]
-            return Choice(words, CHOICE_ALIASES.get(flag.field, {}), REFUSED_CHOICES.get(flag.field, {}))
+            return Choice(
+                words,
+                CHOICE_ALIASES.get(flag.field, {}),
+                REFUSED_CHOICES.get(flag.field, {}),
+                ALIAS_NOTES.get(flag.field, {}),
+            )
         case inspect.DictType():
             return JsonObject()
         case inspect.StrType() | inspect.VarTupleType(item_type=inspect.StrType()):

@@ -35,8 +35,9 @@ from .refused import explain_unknown_command
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-# Among the engine's flags, what a frontend that attaches to one decides for itself: how long its own drain may take.
-_OWN_OF_FRONTENDS = frozenset({"shutdown_timeout"})
+# Among the engine's flags, what a frontend that attaches to one decides for itself: how long its own drain may take,
+# and what it puts in where requests give no value.
+_OWN_OF_FRONTENDS = frozenset({"shutdown_timeout", "generation_config", "override_generation_config"})
 
 
 class Launcher(Protocol):

@@ -76,7 +76,9 @@ OF_SERVING: Mapping[str, Needless] = {
     **switches("disable-cascade-attn", "attention has one form, with the same bits for whoever shares a step"),
     **valued("performance-mode", "prefills and decodes share steps by --target-itl-ms"),
     **valued("show-hidden-metrics-for-version", "no metrics are hidden"),
+    **switches("enable-auto-tool-choice", "tool_choice auto works with every model whose chat template knows tools"),
     **valued("guided-decoding-backend", "grammars are compiled by llguidance"),
+    **switches("enable-sleep-mode", "every engine can sleep (LLM.sleep, and /sleep with --enable-admin)"),
     **switches("allow-deprecated-quantization", "no format is deprecated"),
 }  # fmt: skip
 
@@ -141,6 +143,16 @@ def drop_flags(
             continue
         kept.append(arg)
     return kept, lines
+
+
+def explain_idle(
+    flag: str, value: object, needless: Mapping[str, Needless], redundant: Mapping[str, Sequence[str]]
+) -> str | None:
+    """Return one line on a flag that does nothing, from where its value is known; None for any other flag."""
+    found = find_needless(flag, needless)
+    if found is not None:
+        return explain_needless(flag, found[1])
+    return explain_redundant(flag, value) if is_redundant(flag, value, redundant) else None
 
 
 def explain_needless(flag: str, entry: Needless) -> str:

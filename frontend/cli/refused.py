@@ -40,32 +40,26 @@ _NOT_YET: Mapping[str, str] = {
         ("hf-overrides hf-config-path config-format", "the model's config is taken as it is"),
         ("hf-token", "set HF_TOKEN in the environment"),
         ("model-loader-extra-config model-impl", "the format of the weights is found by looking"),
-        ("override-generation-config", "send the values with the requests"),
-        ("default-chat-template-kwargs", "send chat_template_kwargs with the requests"),
-        ("chat-template-content-format response-role", "--chat-template sets the template"),
-        ("runner convert task", "it generates text, and does not embed, pool or score"),
+        ("runner convert task", "one engine generates text and embeds; it does not classify, score or rank"),
         ("logprobs-mode", "logprobs are those of the unfiltered distribution"),
-        ("enable-sleep-mode", "sleeping and waking"),
         ("data-parallel-rank data-parallel-address data-parallel-rpc-port", "--data-parallel-size starts all engines"),
         ("headless", "--node-rank tells a host that serves from one that only computes"),
-        ("enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server", "tool calls"),
-        ("reasoning-parser", "reasoning output"),
+        ("tool-parser-plugin reasoning-parser-plugin", "no code of others runs in the server"),
+        ("tool-server", "tools are run by who asked for them"),
         ("structured-outputs-config", "structured output"),
         ("limit-mm-per-prompt mm-processor-kwargs mm-encoder-tp-mode allowed-local-media-path interleave-mm-strings",
          "images, audio and video"),
         ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
          "KV blocks and weights stay on the device"),
-        ("enable-server-load-tracking sse-keep-alive-interval", "this output"),
+        ("enable-server-load-tracking", "this output"),
         ("logits-processors logits-processor-pattern",
          "no code of others runs in the engine; requests may bring logit_bias, bad_words and allowed_token_ids"),
         ("worker-cls worker-extension-cls scheduler-cls", "no code of others runs in the engine"),
         ("calculate-kv-scales", "scales of 8-bit keys and values are the checkpoint's, and 1 where it has none"),
-        ("enable-force-include-usage return-tokens-as-token-ids",
-         "requests ask for what they want in the answer"),
-        ("root-path middleware", "put a reverse proxy in front"),
+        ("middleware", "no code of others runs in the server; put a reverse proxy in front"),
         ("enable-ssl-refresh", "start the server again when its certificate changes"),
         ("otlp-traces-endpoint collect-detailed-traces kv-cache-metrics cudagraph-metrics", "traces"),
-        ("long-prefill-token-threshold max-num-partial-prefills max-long-partial-prefills stream-interval watermark",
+        ("max-num-partial-prefills max-long-partial-prefills stream-interval watermark",
          "the scheduler shares steps by --max-num-batched-tokens and --max-num-seqs"),
     )
     for flag in flags.split()
@@ -80,9 +74,9 @@ _RENAMED: Mapping[str, str] = {
 }
 
 _REDUNDANT: Mapping[str, Sequence[str]] = {
-    "task": ("generate", "auto"),
+    "task": ("generate", "auto", "embed", "embedding"),
     "runner": ("generate", "auto"),
-    "convert": ("none", "auto"),
+    "convert": ("none", "auto", "embed"),
     "model-impl": ("auto", "vllm"),
     "tokenizer-mode": ("auto", "hf"),
     "config-format": ("auto", "hf"),
@@ -150,9 +144,8 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
     "kv_cache_dtype": dict.fromkeys(("fp8_inc", "fp8_ds_mla", "int8", "nvfp4"), "8-bit KV is fp8, e4m3 or e5m2"),
     "device": dict.fromkeys(("xpu", "mps", "tpu", "hpu"), "it computes on CPUs and on GPUs of NVIDIA and AMD"),
     "load_format": dict.fromkeys(
-        ("pt", "npcache", "safetensors", "gguf", "mistral", "bitsandbytes", "tensorizer", "sharded_state",
-         "runai_streamer", "runai_streamer_sharded", "fastsafetensors"),
-        "the format of the weights is found by looking",
+        ("pt", "npcache", "mistral", "bitsandbytes", "tensorizer", "sharded_state"),
+        "weights are safetensors or GGUF, and which they are is found by looking",
     ),
     "attention_backend": dict.fromkeys(
         ("torch_sdpa", "flex_attention", "flashattn_mla", "flashinfer_mla", "flashmla", "cutlass_mla", "triton_mla",
@@ -173,6 +166,17 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
     )
     | {"ngram_gpu": "lookup in text takes the CPU no time beside a step; use ngram",
        "custom_class": "no code of others runs in the engine"},
+    "tool_call_parser": dict.fromkeys(
+        ("qwen3_coder", "qwen3_xml", "deepseek_v3", "deepseek_v31", "deepseek_v32", "glm45", "glm47", "granite",
+         "granite4", "internlm", "jamba", "kimi_k2", "minimax", "minimax_m2", "openai", "olmo3", "phi4_mini_json", "seed_oss",
+         "step3", "xlam", "hunyuan_a13b", "ernie45", "longcat", "gigachat3", "functiongemma"),
+        "its calls are not read (yet)",
+    ),
+    "reasoning_parser": dict.fromkeys(
+        ("granite", "hunyuan_a13b", "mistral", "minimax_m2", "openai_gptoss", "olmo3", "seed_oss", "step3", "ernie45",
+         "gptoss", "cohere_command3", "kimi_k2", "identity"),
+        "its marks are not read (yet)",
+    ),
     "dataset_name": dict.fromkeys(
         ("burstgpt", "hf", "custom", "sonnet", "spec_bench", "random-mm", "random-rerank", "custom_mm"),
         "there is no reader for it",
@@ -185,10 +189,41 @@ CHOICE_ALIASES: Mapping[str, Mapping[str, str]] = {
     "kv_cache_dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
     "device": {"gpu": "cuda", "rocm": "cuda", "hip": "cuda"},
     "attention_backend": {"triton_attn": "triton", "flash-attn": "flash_attn"},
+    "quantization": {
+        **dict.fromkeys(("awq_marlin", "awq_triton"), "awq"),
+        **dict.fromkeys(("gptq_marlin", "gptq_marlin_24", "gptq_bitblas", "exllama"), "gptq"),
+        "compressed_tensors": "compressed-tensors",
+    },
+    "load_format": dict.fromkeys(
+        ("safetensors", "hf", "gguf", "fastsafetensors", "runai_streamer", "runai_streamer_sharded"), "auto"
+    ),
+    "distributed_executor_backend": {"uni": "mp"},
     "speculative_method": {"[ngram]": "ngram", "draft-model": "draft_model", "draft": "draft_model"},
     "log_level": {"warn": "warning"},
+    "tool_call_parser": {
+        "qwen": "hermes",
+        "qwen2": "hermes",
+        "qwen3": "hermes",
+        "llama": "llama3_json",
+        "llama3": "llama3_json",
+        "llama4_json": "llama3_json",
+        "llama4_pythonic": "pythonic",
+    },
+    "reasoning_parser": {"deepseek-r1": "deepseek_r1", "deepseek_v3": "qwen3", "glm45": "qwen3", "holo2": "qwen3"},
     "to": {"w4a16": "int4", "w8a16": "int8", "4bit": "int4", "8bit": "int8", "fp8_e4m3": "fp8"},
     "dataset_name": dict.fromkeys(("shared-prefix", "shared_prefix", "prefix-repetition"), "prefix_repetition"),
+}
+
+_KERNELS_BY_DEVICE = "the device's own kernels compute the format"
+# Field -> alias that says more than its word does -> why that is left out.
+ALIAS_NOTES: Mapping[str, Mapping[str, str]] = {
+    "quantization": dict.fromkeys(
+        ("awq_marlin", "awq_triton", "gptq_marlin", "gptq_marlin_24", "gptq_bitblas", "exllama"), _KERNELS_BY_DEVICE
+    ),
+    "load_format": dict.fromkeys(
+        CHOICE_ALIASES["load_format"], "the format of the weights is found by looking, and they are read in order"
+    ),
+    "distributed_executor_backend": {"uni": "an executor is always a process of its own"},
 }
 
 

@@ -110,14 +110,22 @@ class Choice(click.ParamType[str]):
         choices: the words.
         aliases: other spellings that users know, to the word they mean.
         refused: words that other engines take, to the reason why this one does not (yet).
+        notes: aliases that say more than their word does, to the reason why that is left out.
     """
 
     name = "WORD"
 
-    def __init__(self, choices: Sequence[str], aliases: Mapping[str, str], refused: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        choices: Sequence[str],
+        aliases: Mapping[str, str],
+        refused: Mapping[str, str],
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
         self.choices = tuple(choices)
         self._aliases = aliases
         self._refused = refused
+        self._notes = notes or {}
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the choices for the help text."""
@@ -125,9 +133,11 @@ class Choice(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word as the config spells it."""
-        word = str(value).lower()
-        word = self._aliases.get(word, word)
+        typed = str(value).lower()
+        word = self._aliases.get(typed, typed)
         if word in self.choices:
+            if typed in self._notes and param is not None:
+                click.echo(f"pagewire: {param.opts[0]} {typed} is taken as {word}: {self._notes[typed]}.", err=True)
             return word
         raise self._refusal(word, ctx, param)
 

@@ -6,6 +6,7 @@ HELP = {
     "num_requests_running": "Requests that hold a row of the batch.",
     "num_requests_waiting": "Requests that wait for their first or next schedule.",
     "num_waiting_tokens": "Prompt tokens of the requests that were never scheduled.",
+    "engine_sleep_state": "1 for the state that the engine is in: awake, or put to sleep at level 1 or 2.",
     "restarts": "Processes of the engine that were started again, after a death or a stall.",
     "kv_cache_usage_perc": "Share of KV blocks in use, from 0 to 1.",
     "gpu_cache_usage_perc": "Share of KV blocks in use, from 0 to 1 (older name).",

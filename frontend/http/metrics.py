@@ -201,6 +201,8 @@ class Metrics(Collector):
         yield self._gauge("gpu_cache_usage_perc", usage)  # its name in older dashboards
         num_used_slots = stats.num_used_blocks * self._info.block_size
         yield self._gauge("kv_slots_filled_perc", stats.num_filled_slots / (num_used_slots or 1), prefix="pagewire")
+        states = ("awake", "weights_offloaded", "discard_all")  # vLLM's words for levels 0, 1 and 2
+        yield self._gauges_by("engine_sleep_state", "sleep_state", states, states[stats.sleep_level])
         info = self._info
         facts = {
             "block_size": str(info.block_size),
@@ -285,6 +287,13 @@ class Metrics(Collector):
         labels = {**self._labels, **(extra or {})}
         family = GaugeMetricFamily(f"{prefix}:{name}", _help(name), labels=list(labels))
         family.add_metric(list(labels.values()), value)
+        return family
+
+    def _gauges_by(self, name: str, label: str, values: Sequence[str], current: str) -> Metric:
+        """Return a gauge for each of some states, of which one holds."""
+        family = GaugeMetricFamily(f"vllm:{name}", _help(name), labels=[*self._labels, label])
+        for value in values:
+            family.add_metric([*self._labels.values(), value], float(value == current))
         return family
 
     def _counter(self, name: str, samples: Iterable[tuple[dict[str, str], float]], *, prefix: str = "vllm") -> Metric:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pagewire.ipc.server_config import ServerConfig
 
 from ..anthropic import handlers as anthropic
-from ..openai import adapters, chat, completions, embeddings, models, tokenize
+from ..openai import adapters, admin, chat, completions, embeddings, models, tokenize
 from ..openai.bodies import description
 from ..openai.responses import handlers as responses
 from ..openai.responses.store import STORE, ResponseStore
@@ -30,6 +30,7 @@ from .access.api_keys import load_api_keys
 from .access.cors import CrossOrigin
 from .http_protocol import HTTPProtocol
 from .middleware import add_headers_of_all_answers, leave_expect_to_middleware, middlewares
+from .root_path import serve_below
 from .sse import StreamTimes
 
 # A context of a million tokens, as text or as ids. Decoding holds the event loop: 20 ms for 8 MiB of text, 0.35 s for a
@@ -64,8 +65,9 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     app[health.REGISTRY] = registry
     app[STORE] = ResponseStore(config.max_stored_responses)
     app.on_shutdown.append(_end_background_work)
+    app[admin.IS_ENABLED] = config.enable_admin
     app[adapters.MAY_CHANGE] = config.allow_runtime_lora_updating
-    _add_routes(app.router)
+    _add_routes(app.router, describes_itself=not config.disable_fastapi_docs)
     return app
 
 
@@ -73,7 +75,7 @@ async def _end_background_work(app: web.Application) -> None:
     app[STORE].end_all()
 
 
-def _add_routes(router: web.UrlDispatcher) -> None:
+def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
     add = functools.partial(router.add_route, expect_handler=leave_expect_to_middleware)
     get = functools.partial(router.add_get, expect_handler=leave_expect_to_middleware)
     add("POST", "/v1/chat/completions", chat.create_chat_completion)
@@ -92,7 +94,9 @@ def _add_routes(router: web.UrlDispatcher) -> None:
     add("POST", "/v1/unload_lora_adapter", adapters.unload_adapter)
     add("POST", "/tokenize", tokenize.tokenize)
     add("POST", "/detokenize", tokenize.detokenize)
-    get("/openapi.json", description.describe)
+    if describes_itself:
+        get("/openapi.json", description.describe)
+    _add_admin(add, get)
     get("/health", health.health)
     get("/ping", health.health)  # SageMaker's name
     add("POST", "/ping", health.health)
@@ -102,6 +106,21 @@ def _add_routes(router: web.UrlDispatcher) -> None:
     get("/metrics/", health.metrics)
 
 
+def _add_admin(add: Callable[..., object], get: Callable[..., object]) -> None:
+    for path, handler in (
+        ("/sleep", admin.sleep),
+        ("/wake_up", admin.wake_up),
+        ("/pause", admin.pause),
+        ("/resume", admin.resume),
+        ("/abort_requests", admin.abort_requests),
+        ("/reset_prefix_cache", admin.reset_prefix_cache),
+    ):
+        add("POST", path, admin.guarded(handler))
+    get("/is_sleeping", admin.guarded(admin.is_sleeping))
+    get("/is_paused", admin.guarded(admin.is_paused))
+    get("/server_info", admin.guarded(admin.server_info))
+
+
 @contextlib.asynccontextmanager
 async def serve(
     app: web.Application,
@@ -109,17 +128,21 @@ async def serve(
     *,
     shutdown_timeout_s: float = 0.0,
     tls: ssl.SSLContext | None = None,
+    root_path: str = "",
 ) -> AsyncIterator[None]:
     """Accept requests on listening sockets while the context is open; then stop.
 
     On leaving, nothing new is accepted, what runs may finish within `shutdown_timeout_s`, the rest is cut off and
-    aborted in the engine. The sockets are closed. `tls` makes it HTTPS.
+    aborted in the engine. The sockets are closed. `tls` makes it HTTPS, and below `root_path` routes are found as well.
     """
     # handler_cancellation: a client that goes away ends its handler, and so aborts its generations.
     runner = web.AppRunner(
         app, handler_cancellation=True, shutdown_timeout=max(shutdown_timeout_s, _SHORTEST_TIMEOUT_S)
     )
     await runner.setup()
+    if root_path:
+        assert runner.server is not None
+        serve_below(runner.server, root_path)
     try:
         for listener in listeners:
             await _Site(runner, listener, app[SERVING].times, tls).start()

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from pagewire.ipc.server_config import ServerConfig
 
+from ..answers.answer_formats import find_formats
 from ..client.engine_client import AsyncEngineClient
 from ..openai.serving import Serving
 from ..templates.renderer import ChatRenderer
@@ -19,6 +20,7 @@ from ..text.text_side import TextSide
 from . import server
 from .access.tls import load_tls
 from .metrics import Metrics
+from .sse import NEVER_S, StreamTimes
 from .stats_log import StatsLog
 
 # A handler whose generation was just ended needs a moment to tell its client so.
@@ -56,7 +58,17 @@ class HTTPService:
             defaults=text.defaults,
             metrics=self._metrics,
             request_timeout_s=config.request_timeout,
+            forces_usage=config.enable_force_include_usage,
+            names_ids=config.return_tokens_as_token_ids,
             log_requests=config.enable_log_requests,
+            formats=find_formats(
+                text.template.text,
+                text.tokenizer,
+                tool_parser=config.tool_call_parser,
+                reasoning_parser=config.reasoning_parser,
+            ),
+            response_role=config.response_role,
+            times=StreamTimes(keep_alive_s=config.sse_keep_alive_interval or NEVER_S),
         )
         self._app = server.create_app(self._serving, config)
 
@@ -69,7 +81,13 @@ class HTTPService:
                 task = asyncio.create_task(log.run())
                 stack.callback(task.cancel)
             await stack.enter_async_context(
-                server.serve(self._app, listeners, shutdown_timeout_s=HANDLER_END_TIMEOUT_S, tls=self._tls)
+                server.serve(
+                    self._app,
+                    listeners,
+                    shutdown_timeout_s=HANDLER_END_TIMEOUT_S,
+                    tls=self._tls,
+                    root_path=self._config.root_path,
+                )
             )
             try:
                 yield

@@ -17,6 +17,8 @@ from aiohttp import HttpVersion11, web
 DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
 
+NEVER_S = 1e9  # thirty years: as a number, timers need no case for it
+
 SERVER_NAME = "pagewire"  # in each answer, instead of the versions of Python and aiohttp
 
 _HEADERS = {

@@ -13,37 +13,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError, InvalidRequest, RequestError
-from pagewire.ipc.outputs import EngineInfo, StepStats, TokenLogprobs
-from pagewire.ipc.requests import EmbedTask
+from pagewire.ipc.outputs import EngineInfo, TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..cli.flags import build_engine_config, engine_flags
-from ..cli.refused import explain_unknown_flag
+from ..cli.needless import explain_idle
+from ..cli.refused import CHOICE_ALIASES, SERVING, explain_unknown_flag
 from ..supervisor.engine_process import prepare_engine
 from ..text.chat_template import Message
 from ..text.generation import Generation, TextChunk, TextGenerator, TextRequest
 from ..text.template_source import compile_template, template_source
 from ..text.text_side import load_text_side
 from ..tokenizer.tokenizer import Tokenizer
-from .embed import EmbeddingRequestOutput, embed_prompts
+from .control import EngineControl
 from .engine import OfflineEngine
 from .lora_request import LoRARequest, load_requested
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
 from .prompts import OfflinePrompt, Prompt, read_conversations, read_each, read_prompts
 
+logger = logging.getLogger(__name__)
 
-class LLM:
+
+class LLM(EngineControl):
     """A model and an engine of its own.
 
     Args:
@@ -156,41 +158,6 @@ class LLM:
         # The template writes the special tokens itself.
         return self._answer(prompts, sampling_params, priority, use_tqdm, lora_request, add_special_tokens=False)
 
-    def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        use_tqdm: bool = True,
-        pooling: Literal["last", "mean"] = "last",
-        normalize: bool = True,
-    ) -> list[EmbeddingRequestOutput]:
-        """Return a vector for each prompt, in their order.
-
-        Args:
-            prompts: as of `generate`.
-            use_tqdm: show a progress bar on standard error.
-            pooling: last: the hidden state of the last token; mean: the mean of all tokens'.
-            normalize: scale each vector to length 1.
-
-        Raises:
-            RequestError: a prompt can't be served; with several prompts the text says which.
-            EngineError: the engine failed; the other prompts were aborted.
-        """
-        read = read_prompts(prompts)
-        labels = [str(next(self._request_ids)) for _ in read]
-        task = EmbedTask(pooling=pooling, normalize=normalize)
-        with Progress(len(read), is_shown=use_tqdm) as progress:
-            return self._engine.run(
-                embed_prompts(self._generator.client, self.get_tokenizer(), read, task, labels, progress)
-            )
-
-    def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
-        """Have `listener` called with the engine's figures after each step.
-
-        It is called on the thread of the engine's client, so it must be quick.
-        """
-        self._generator.client.add_stats_listener(listener)
-
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self._text.tokenizer
@@ -200,22 +167,6 @@ class LLM:
         recommended = msgspec.structs.asdict(self._text.defaults)
         del recommended["eos_token_ids"]
         return SamplingParams(**{name: value for name, value in recommended.items() if value is not None})
-
-    def shutdown(self) -> None:
-        """End the engine's processes. Calling it twice is fine."""
-        self._close()
-
-    def close(self) -> None:
-        """The same as `shutdown`."""
-        self._close()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.shutdown()
 
     def _answer(
         self,
@@ -368,11 +319,18 @@ def _read_lora_requests(
 
 def _engine_config(model: str | None, options: Mapping[str, object]) -> EngineConfig:
     known = {flag.field for flag in engine_flags()}
-    for name in options:
-        if name not in known:
+    given: dict[str, object] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in known:
+            given[name] = CHOICE_ALIASES.get(name, {}).get(value, value) if isinstance(value, str) else value
+            continue
+        line = explain_idle(f"--{name}", value, SERVING.needless, SERVING.redundant)
+        if line is None:
             reason = explain_unknown_flag(f"--{name}", [f"--{field.replace('_', '-')}" for field in known], {})
             raise ConfigError(f"LLM does not take {name}: {reason}")
-    given = {name: value for name, value in options.items() if value is not None}
+        logger.warning("LLM: %s", line)
     # One caller gives all its prompts at once and waits for them all: none of them may be turned away, and the time
     # between two tokens of one answer is nothing to them.
     given = {"max_waiting_requests": 0, "max_waiting_tokens": 0, "target_itl_ms": 0.0, **given}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import UNSET
@@ -19,6 +19,7 @@ from .bodies.responses import CompletionTokensDetails, PromptTokensDetails, Usag
 from .bodies.schema import GenerationRequest
 from .deadline import Deadline
 from .serving import Serving
+from .truncation import Truncation, truncation_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Call:
         generations: in the order of the prompts; each has `n` children.
         has_deadline: whether the call's time is limited.
         shows_output: False for a call that only scores its prompt: what it draws is neither shown nor counted.
+        stream_interval: tokens of a child that a stream brings together.
         is_speculative: whether tokens are guessed ahead: the usage then says how many of them were right.
         has_failed: set by whoever told the client of a failure without raising it.
     """
@@ -72,6 +74,7 @@ class Call:
         self.has_deadline = has_deadline
         self.is_speculative = is_speculative
         self.shows_output = True
+        self.stream_interval = 1
         self.has_failed = False
         self._timers = timers
 
@@ -109,13 +112,16 @@ class Call:
         """Take note of a chunk; whoever reads a generation calls it for each."""
         self._timers[prompt_index].chunk_came(chunk)
 
-    async def collect(self) -> list[list[Answer]]:
+    async def collect(self, on_chunk: Callable[[TextChunk], None] | None = None) -> list[list[Answer]]:
         """Return every prompt's answers, when all have ended.
+
+        Args:
+            on_chunk: called with each chunk as it comes.
 
         Raises:
             PagewireError: why one of them failed.
         """
-        tasks = [asyncio.create_task(self._collect_one(index)) for index in range(len(self.generations))]
+        tasks = [asyncio.create_task(self._collect_one(index, on_chunk)) for index in range(len(self.generations))]
         try:
             # Side by side: a stop string ends its generation in the engine only once somebody reads it.
             return list(await asyncio.gather(*tasks))
@@ -124,11 +130,13 @@ class Call:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _collect_one(self, prompt_index: int) -> list[Answer]:
+    async def _collect_one(self, prompt_index: int, on_chunk: Callable[[TextChunk], None] | None) -> list[Answer]:
         answers = [Answer() for _ in range(self.n)]
         async for chunk in self.generations[prompt_index]:
             self.count(prompt_index, chunk)
             answers[chunk.index].add(chunk)
+            if on_chunk is not None:
+                on_chunk(chunk)
         return answers
 
     def usage(self) -> Usage:
@@ -195,6 +203,7 @@ async def start_call(
         generations, timers, params.n,
         has_deadline=deadline.at_s is not None, is_speculative=serving.info.num_speculative_tokens > 0,
     )  # fmt: skip
+    call.stream_interval = request.stream_interval or 1
     try:
         # From here on something runs. All go out without a pause: none is refused for its form any more.
         generations.extend(serving.generator.submit(each, arrival) for each in requests)
@@ -223,8 +232,10 @@ async def _prepare(
     deadline: Deadline,
 ) -> list[TextRequest]:
     """Return one checked request per prompt; arguments and errors as `start_call`."""
+    most = serving.info.max_model_len - (params.max_tokens or 1)
+    truncation = truncation_of(request, most=max(most, 1), default_side="left")
     encoded, bad_words_token_ids = await _encode(
-        serving, prompts, params, add_special_tokens=add_special_tokens, deadline=deadline
+        serving, prompts, params, truncation, add_special_tokens=add_special_tokens, deadline=deadline
     )
     requests: list[TextRequest] = []
     for index, (text, token_ids) in enumerate(encoded):
@@ -250,22 +261,27 @@ async def _encode(
     serving: Serving,
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
+    truncation: Truncation | None,
     *,
     add_special_tokens: bool,
     deadline: Deadline,
 ) -> tuple[list[tuple[str | None, list[int]]], list[list[int]]]:
     """Return each prompt as (its text, its token ids), and what spells the bad words."""
     for prompt in prompts:
-        serving.check_prompt_size(prompt)
+        if truncation is None:
+            serving.check_prompt_size(prompt)
     encoded: list[tuple[str | None, list[int]]] = []
     async with deadline.bound():
         bad_words_token_ids = await serving.generator.spell_bad_words(params.bad_words)
         for prompt in prompts:
-            if isinstance(prompt, str):
+            if not isinstance(prompt, str):
+                encoded.append((None, prompt if truncation is None else truncation.cut(prompt)))
+            elif truncation is None:
                 token_ids = await serving.encode_prompt(prompt, add_special_tokens=add_special_tokens)
                 encoded.append((prompt, token_ids))
-            else:
-                encoded.append((None, prompt))
+            else:  # however long it is
+                token_ids = await serving.tokenizer.encode_async(prompt, add_special_tokens=add_special_tokens)
+                encoded.append((prompt, truncation.cut(token_ids)))
             if len(prompts) > 1:
                 await asyncio.sleep(0)  # a short text is encoded here and now: others have their turn between
     return encoded, bad_words_token_ids

@@ -41,7 +41,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a chat, streamed or whole."""
     serving = request.app[SERVING]
     body = await _BODY.read(request)
-    include_usage, continuous_usage = check_stream_options(body)
+    include_usage, continuous_usage = check_stream_options(body, forces_usage=serving.forces_usage)
     async with start_chat(serving, request, body, "chatcmpl-" + request_label(request, body)) as chat:
         answer = _ChatAnswer(serving, chat)
         if body.stream:
@@ -57,12 +57,14 @@ class _ChatAnswer:
         self.chat = chat
         self.body = chat.body
         self.tokenizer = serving.tokenizer
+        self.role = serving.response_role
         self.logprobs: ChatLogprobsWriter | None = None
         if self.body.logprobs:
             self.logprobs = ChatLogprobsWriter(
                 serving.tokenizer,
                 num_top=self.body.top_logprobs or 0,
                 shows_special=not chat.params.skip_special_tokens,
+                as_ids=serving.names_tokens_by_id(self.body),
             )
 
     def whole(self, answers: Sequence[ChatAnswer]) -> ChatResponse:
@@ -78,7 +80,13 @@ class _ChatAnswer:
             if self.body.prompt_logprobs is None
             else write_prompt_logprobs(self.tokenizer, generation.prompt_token_ids, generation.prompt_logprobs or []),
             prompt_token_ids=generation.prompt_token_ids if self.body.return_token_ids else UNSET,
+            prompt_text=self.prompt_text,
         )
+
+    @property
+    def prompt_text(self) -> str | UnsetType:
+        """The prompt as the template wrote it, if it was asked for."""
+        return (self.chat.call.generations[0].prompt or "") if self.body.return_prompt_text else UNSET
 
     def _choice(self, index: int, answer: ChatAnswer) -> ChatChoice:
         calls = [
@@ -89,6 +97,7 @@ class _ChatAnswer:
         return ChatChoice(
             index=index,
             message=AnswerMessage(
+                role=self.role,
                 content=answer.text, reasoning=reasoning, reasoning_content=reasoning, tool_calls=calls or UNSET
             ),
             logprobs=None if self.logprobs is None else self.logprobs.write(answer.logprobs),
@@ -113,9 +122,11 @@ class _ChatChunkWriter:
         """See `ChunkWriter`."""
         call = self._answer.chat.call
         prompt_token_ids = call.generations[prompt_index].prompt_token_ids if self._returns_ids else UNSET
-        role = ChatDelta(role="assistant", content="")
+        role = ChatDelta(role=self._answer.role, content="")
+        prompt_text = self._answer.prompt_text
         return b"".join(
-            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids) for index in range(call.n)
+            self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids, prompt_text)
+            for index in range(call.n)
         )
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
@@ -177,14 +188,21 @@ class _ChatChunkWriter:
             self._templates[index] = template
         return template.fill(text)
 
-    def _event(self, choice: ChatChunkChoice, prompt_token_ids: list[int] | UnsetType = UNSET) -> bytes:
-        return self._write([choice], self._answer.chat.usage() if self._continuous_usage else None, prompt_token_ids)
+    def _event(
+        self,
+        choice: ChatChunkChoice,
+        prompt_token_ids: list[int] | UnsetType = UNSET,
+        prompt_text: str | UnsetType = UNSET,
+    ) -> bytes:
+        usage = self._answer.chat.usage() if self._continuous_usage else None
+        return self._write([choice], usage, prompt_token_ids, prompt_text)
 
     def _write(
         self,
         choices: list[ChatChunkChoice],
         usage: Usage | None,
         prompt_token_ids: list[int] | UnsetType = UNSET,
+        prompt_text: str | UnsetType = UNSET,
     ) -> bytes:
         chat = self._answer.chat
         chunk = ChatChunk(
@@ -194,6 +212,7 @@ class _ChatChunkWriter:
             choices=choices,
             usage=usage if self._include_usage else UNSET,
             prompt_token_ids=prompt_token_ids,
+            prompt_text=prompt_text,
         )
         return event(encode_json(chunk))
 

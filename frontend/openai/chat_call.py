@@ -7,26 +7,28 @@ returns at the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
 from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
-from ..answers.parts import AnswerPart, ReasoningPart, TextPart
-from ..answers.reader import AnswerReader, TextReader
-from ..answers.tools import ToolUse
+from ..answers.answer_formats import Thinking
+from ..answers.parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
+from ..answers.plan import AnswerPlan, plan_answer
 from ..text.generation import TextChunk
-from .bodies.responses import Usage
+from .bodies.responses import CompletionTokensDetails, Usage
 from .bodies.schema import ChatRequest, refuse_unsupported
 from .call import Answer, Call, start_call
 from .messages import render_messages
 from .params import check_stream_options, sampling_params
 from .serving import Serving
+from .tool_use import read_tool_use
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -64,7 +66,7 @@ class ChatCall:
         label: the id of the answer.
         model: the name to report.
         created: Unix time of the answer.
-        tools: what the request says about tools.
+        plan: how its answers are read.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class ChatCall:
         label: str,
         model: str,
         created: int,
-        tools: ToolUse,
-        make_reader: Callable[[], AnswerReader],
+        plan: AnswerPlan,
+        reasoning_end_id: int | None = None,
     ) -> None:
         self.call = call
         self.body = body
@@ -85,9 +87,12 @@ class ChatCall:
         self.label = label
         self.model = model
         self.created = created
-        self.tools = tools
-        self._readers = [make_reader() for _ in range(params.n)]
+        self.plan = plan
+        self._readers = [plan.make_reader() for _ in range(params.n)]
         self._has_calls = [False] * params.n
+        self._reasoning_end_id = reasoning_end_id
+        self._num_reasoning_tokens = 0
+        self._num_undecided = [0] * params.n  # tokens of what may become an opening tag
 
     def read(self, chunk: TextChunk) -> list[AnswerPart]:
         """Return the parts that a chunk decides; with a child's last chunk, all that was held back.
@@ -95,10 +100,17 @@ class ChatCall:
         Every chunk has to be read, in order, once.
         """
         reader = self._readers[chunk.index]
+        was_reasoning, had_reasoned = reader.is_reasoning, reader.has_reasoned
         parts = reader.push(chunk.text)
+        if was_reasoning or reader.has_reasoned > had_reasoned:
+            self._num_reasoning_tokens += self._num_reasoning(chunk.token_ids, goes_on=reader.is_reasoning)
+            self._num_reasoning_tokens += self._num_undecided[chunk.index]
+            self._num_undecided[chunk.index] = 0
+        elif not had_reasoned:
+            self._num_undecided[chunk.index] += len(chunk.token_ids)
         if chunk.finish_reason is not None:
             parts += reader.finish()
-        if any(not isinstance(part, TextPart | ReasoningPart) for part in parts):
+        if any(isinstance(part, ToolCallPart) for part in parts):
             self._has_calls[chunk.index] = True
         return parts
 
@@ -108,13 +120,22 @@ class ChatCall:
         `reason` is the engine's: stop, length or abort. An answer with calls that came to its own end says
         "tool_calls"; one whose tool was named by the request says "stop", as OpenAI's service does.
         """
-        if reason == "stop" and self._has_calls[index] and self.tools.mode != "named":
+        if reason == "stop" and self._has_calls[index] and self.plan.tools.mode != "named":
             return "tool_calls"
         return reason
 
     def usage(self) -> Usage:
-        """Return what the chat cost so far."""
-        return self.call.usage()
+        """Return what the chat cost so far; where the model reasons, how much of it was reasoning."""
+        usage = self.call.usage()
+        if self.plan.thinking is Thinking.NONE:
+            return usage
+        details = (
+            CompletionTokensDetails() if usage.completion_tokens_details is UNSET else usage.completion_tokens_details
+        )
+        return msgspec.structs.replace(
+            usage,
+            completion_tokens_details=msgspec.structs.replace(details, reasoning_tokens=self._num_reasoning_tokens),
+        )
 
     async def collect(self) -> list[ChatAnswer]:
         """Return the answers of all children, when all have ended.
@@ -122,16 +143,14 @@ class ChatCall:
         Raises:
             PagewireError: why the chat failed.
         """
-        [answers] = await self.call.collect()
-        return [self._whole(index, answer) for index, answer in enumerate(answers)]
+        parts: list[list[AnswerPart]] = [[] for _ in range(self.params.n)]
+        [answers] = await self.call.collect(lambda chunk: parts[chunk.index].extend(self.read(chunk)))
+        return [self._whole(index, answer, parts[index]) for index, answer in enumerate(answers)]
 
-    def _whole(self, index: int, answer: Answer) -> ChatAnswer:
-        reader = self._readers[index]
-        parts = [*reader.push(answer.text), *reader.finish()]
+    def _whole(self, index: int, answer: Answer, parts: list[AnswerPart]) -> ChatAnswer:
         text = "".join(part.text for part in parts if isinstance(part, TextPart))
         reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
         calls = join_calls(parts)
-        self._has_calls[index] = bool(calls)
         return ChatAnswer(
             text=text if text or not calls else None,
             reasoning=reasoning or None,
@@ -142,12 +161,19 @@ class ChatCall:
             logprobs=answer.logprobs,
         )
 
+    def _num_reasoning(self, token_ids: list[int], *, goes_on: bool) -> int:
+        """Return how many tokens are reasoning: up to the one that closes the block; all, if that takes several."""
+        end_id = self._reasoning_end_id
+        if goes_on or end_id is None or end_id not in token_ids:
+            return len(token_ids)
+        return token_ids.index(end_id) + 1
+
 
 def join_calls(parts: Sequence[AnswerPart]) -> list[ToolCall]:
     """Return the calls that an answer's parts make up."""
     calls: list[ToolCall] = []
     for part in parts:
-        if isinstance(part, TextPart | ReasoningPart):
+        if not isinstance(part, ToolCallPart):
             continue
         if part.index == len(calls):
             assert part.id is not None
@@ -186,8 +212,22 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
         logprobs=_num_logprobs(body, serving),
         prompt_logprobs=body.prompt_logprobs,
     )
+    tools = read_tool_use(body)
     async with deadline.bound():
         prompt = await render_messages(serving.chats, body)
+    plan = plan_answer(
+        serving.formats,
+        tools,
+        params.structured_outputs,
+        prompt,
+        begins_answer=not body.continue_final_message and body.add_generation_prompt is not False,
+        shows_reasoning=body.include_reasoning is not False,
+    )
+    params = msgspec.structs.replace(
+        params,
+        structured_outputs=plan.grammar,
+        skip_special_tokens=params.skip_special_tokens and not plan.keeps_special_tokens,
+    )
     async with start_call(
         serving,
         [prompt],
@@ -204,8 +244,8 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
             label=label,
             model=model,
             created=int(serving.wall_clock()),
-            tools=ToolUse(),
-            make_reader=lambda: AnswerReader(None, TextReader()),
+            plan=plan,
+            reasoning_end_id=serving.formats.reasoning_end_id,
         )
 
 

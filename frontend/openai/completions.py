@@ -9,16 +9,18 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from pagewire.ipc.errors import InvalidRequest
+from pagewire.ipc.outputs import TokenLogprobs
 
 from ..http.sse import event
 from ..text.generation import TextChunk
+from .best_of import choose_best, draw_best_of
 from .bodies.json_body import JsonBody, encode_json, json_response
 from .bodies.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, PromptLogprobs, Usage
 from .bodies.schema import MAX_PROMPTS, CompletionRequest, refuse_unsupported
 from .call import Answer, Call, start_call
 from .echo import EchoedPrompt
 from .event_template import EventTemplate
-from .logprobs import CompletionLogprobsWriter, cut_tokens, join_logprobs, write_prompt_logprobs
+from .logprobs import CompletionLogprobsWriter, cut_tokens, join_logprobs, name_by_ids, write_prompt_logprobs
 from .params import check_stream_options, sampling_params
 from .serving import SERVING, Serving, request_id, request_label
 from .streaming import stream_answers
@@ -35,7 +37,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     refuse_unsupported(body)
     model = serving.check_model(body.model)
     deadline = serving.deadline_of(request, body)
-    include_usage, continuous_usage = check_stream_options(body)
+    include_usage, continuous_usage = check_stream_options(body, forces_usage=serving.forces_usage)
     prompts = split_prompts(body.prompt)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     scores_only = bool(body.echo) and max_tokens == 0
@@ -47,6 +49,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         logprobs=body.logprobs,
         prompt_logprobs=_num_prompt_logprobs(body),
     )
+    params = draw_best_of(body, params)
     label = "cmpl-" + request_label(request, body)
     async with start_call(
         serving,
@@ -62,7 +65,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         if body.stream:
             writer = _CompletionChunkWriter(answer, include_usage=include_usage, continuous_usage=continuous_usage)
             return await stream_answers(request, serving, call, writer, include_usage=include_usage)
-        collected = await call.collect()
+        collected = [choose_best(answers, body.n or 1) for answers in await call.collect()]
         return json_response(answer.whole(collected), request_id(request))
 
 
@@ -120,6 +123,8 @@ class _CompletionAnswer:
         self.model = model
         self.created = int(serving.wall_clock())
         self.tokenizer = serving.tokenizer
+        self._as_ids = serving.names_tokens_by_id(body)
+        self._num_choices = body.n or 1  # a prompt
         self._prompts = prompts
         self._echoes: dict[int, EchoedPrompt] = {}
 
@@ -139,16 +144,19 @@ class _CompletionAnswer:
 
     def choice_index(self, prompt_index: int, child: int) -> int:
         """Return a child's place among all choices."""
-        return prompt_index * self.call.n + child
+        return prompt_index * self._num_choices + child
 
     def echo(self, prompt_index: int) -> EchoedPrompt:
         """Return a prompt as it is echoed; there from its first output on, as its logprobs are."""
         if prompt_index not in self._echoes:
+            generation = self.call.generations[prompt_index]
+            is_cut = self.body.truncate_prompt_tokens is not None
             self._echoes[prompt_index] = EchoedPrompt(
                 self.tokenizer,
-                self._prompts[prompt_index],
-                self.call.generations[prompt_index],
+                generation.prompt_token_ids if is_cut else self._prompts[prompt_index],
+                generation,
                 num_logprobs=self.body.logprobs,
+                as_ids=self._as_ids,
             )
         return self._echoes[prompt_index]
 
@@ -162,11 +170,25 @@ class _CompletionAnswer:
             num_top=self.body.logprobs,
             skip_special_tokens=self.body.skip_special_tokens is not False,
             text_offset=len(self.echo(prompt_index).text) if self.body.echo else 0,
+            as_ids=self._as_ids,
         )
+
+    def name_tokens(self, logprobs: CompletionLogprobs, entries: Sequence[TokenLogprobs]) -> CompletionLogprobs:
+        """Return logprobs, cut already, with their tokens named as they are to be."""
+        return name_by_ids(logprobs, [entry.token_id for entry in entries]) if self._as_ids else logprobs
 
     def prompt_token_ids(self, prompt_index: int) -> list[int] | UnsetType:
         """Return a prompt's token ids, if they were asked for."""
         return self.call.generations[prompt_index].prompt_token_ids if self.body.return_token_ids else UNSET
+
+    def prompt_text(self, prompt_index: int) -> str | UnsetType:
+        """Return a prompt's text, if it was asked for."""
+        if not self.body.return_prompt_text:
+            return UNSET
+        generation = self.call.generations[prompt_index]
+        if generation.prompt is not None:
+            return generation.prompt
+        return self.tokenizer.decode(generation.prompt_token_ids, skip_special_tokens=False)
 
     def _choice(self, prompt_index: int, child: int, answer: Answer) -> CompletionChoice:
         echo = self.echo(prompt_index) if self.body.echo else None
@@ -182,6 +204,7 @@ class _CompletionAnswer:
             stop_reason=answer.stop_reason if self.call.shows_output else None,
             token_ids=token_ids if self.body.return_token_ids else UNSET,
             prompt_token_ids=self.prompt_token_ids(prompt_index),
+            prompt_text=self.prompt_text(prompt_index),
             prompt_logprobs=self._prompt_logprobs(prompt_index),
         )
 
@@ -192,7 +215,7 @@ class _CompletionAnswer:
         if writer is None:
             return None
         entries = answer.logprobs if self.call.shows_output else []
-        logprobs = cut_tokens(writer.write(entries, is_last=True), text_end)
+        logprobs = self.name_tokens(cut_tokens(writer.write(entries, is_last=True), text_end), entries)
         if echo is None or echo.logprobs is None:
             return logprobs
         return join_logprobs(echo.logprobs, logprobs)
@@ -222,16 +245,17 @@ class _CompletionChunkWriter:
     def head(self, prompt_index: int) -> bytes:
         """See `ChunkWriter`."""
         answer = self._answer
-        if not answer.body.echo:
+        if not answer.body.echo and not answer.body.return_prompt_text:
             return b""
-        echo = answer.echo(prompt_index)
+        echo = answer.echo(prompt_index) if answer.body.echo else None
         return b"".join(
             self._event(
                 CompletionChoice(
                     index=answer.choice_index(prompt_index, child),
-                    text=echo.text,
-                    logprobs=echo.logprobs,
+                    text="" if echo is None else echo.text,
+                    logprobs=None if echo is None else echo.logprobs,
                     prompt_token_ids=answer.prompt_token_ids(prompt_index),
+                    prompt_text=answer.prompt_text(prompt_index),
                 )
             )
             for child in range(answer.call.n)
@@ -287,7 +311,9 @@ class _CompletionChunkWriter:
             self._logprobs[index] = writer
         logprobs = writer.write(chunk.logprobs, is_last=is_last)
         # Until the end, tokens may run ahead of a text that is held back; the end shows where it was cut.
-        return cut_tokens(logprobs, writer.text_offset + self._num_characters[index]) if is_last else logprobs
+        if is_last:
+            logprobs = cut_tokens(logprobs, writer.text_offset + self._num_characters[index])
+        return self._answer.name_tokens(logprobs, chunk.logprobs)
 
     def _event(self, choice: CompletionChoice) -> bytes:
         return self._write([choice], self._answer.call.usage() if self._continuous_usage else None)

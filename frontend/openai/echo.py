@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..text.generation import Generation
 from ..tokenizer.tokenizer import Tokenizer
 from .bodies.responses import CompletionLogprobs
-from .logprobs import echo_logprobs, prompt_token_texts
+from .logprobs import echo_logprobs, name_by_ids, prompt_token_texts
 
 
 class EchoedPrompt:
@@ -16,6 +16,7 @@ class EchoedPrompt:
         prompt: as the client sent it.
         generation: whose prompt it is; has its prompt logprobs by now.
         num_logprobs: alternatives per position; None for no logprobs.
+        as_ids: name tokens by their ids in the logprobs.
 
     Attributes:
         text: the prompt; with logprobs exactly what its tokens join to.
@@ -23,7 +24,13 @@ class EchoedPrompt:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: str | list[int], generation: Generation, *, num_logprobs: int | None
+        self,
+        tokenizer: Tokenizer,
+        prompt: str | list[int],
+        generation: Generation,
+        *,
+        num_logprobs: int | None,
+        as_ids: bool = False,
     ) -> None:
         self.logprobs: CompletionLogprobs | None = None
         if isinstance(prompt, str) and num_logprobs is None:
@@ -32,4 +39,7 @@ class EchoedPrompt:
         texts = prompt_token_texts(tokenizer, generation.prompt_token_ids)
         self.text = "".join(texts)
         if num_logprobs is not None:
-            self.logprobs = echo_logprobs(tokenizer, texts, generation.prompt_logprobs or [], num_logprobs)
+            entries = generation.prompt_logprobs or []
+            self.logprobs = echo_logprobs(tokenizer, texts, entries, num_logprobs, as_ids=as_ids)
+            if as_ids:
+                self.logprobs = name_by_ids(self.logprobs, generation.prompt_token_ids)

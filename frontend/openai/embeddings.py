@@ -19,6 +19,7 @@ from .bodies.responses import PromptTokensDetails, Usage
 from .completions import split_prompts
 from .deadline import Deadline
 from .serving import SERVING, Serving, request_id, request_label
+from .truncation import truncation_of
 
 _BODY = JsonBody(EmbeddingRequest)
 
@@ -74,38 +75,23 @@ async def _encode(
         DeadlineExceeded: the time was over.
     """
     adds_special = body.add_special_tokens is not False
+    truncation = truncation_of(body, most=serving.info.max_model_len, default_side="right")
     prompts: list[list[int]] = []
     async with deadline.bound():
         for each in inputs:
             if isinstance(each, str):
-                if body.truncate_prompt_tokens is None:
+                if truncation is None:
                     token_ids = await serving.encode_prompt(each, add_special_tokens=adds_special)
                 else:  # however long it is
                     token_ids = await serving.tokenizer.encode_async(each, add_special_tokens=adds_special)
             else:
                 token_ids = each
-            prompts.append(_cut(token_ids, body, serving.info.max_model_len))
+            prompts.append(token_ids if truncation is None else truncation.cut(token_ids))
             if len(inputs) > 1:
                 await asyncio.sleep(0)  # a short text is encoded here and now: others have their turn between
     for prompt in prompts:
         serving.check_prompt_size(prompt, param="input")
     return prompts
-
-
-def _cut(token_ids: list[int], body: EmbeddingRequest, max_model_len: int) -> list[int]:
-    count = body.truncate_prompt_tokens
-    if count is None:
-        if body.truncation_side is not None:
-            raise InvalidRequest("truncation_side needs truncate_prompt_tokens.", param="truncation_side")
-        return token_ids
-    if count == 0 or count > max_model_len:
-        raise InvalidRequest(
-            f"truncate_prompt_tokens must be -1 (the context, {max_model_len}) or from 1 to {max_model_len}; "
-            f"got {count}.",
-            param="truncate_prompt_tokens",
-        )
-    count = max_model_len if count == -1 else count
-    return token_ids[-count:] if body.truncation_side == "left" else token_ids[:count]
 
 
 async def _embed_all(

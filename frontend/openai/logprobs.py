@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from pagewire.ipc.outputs import TokenLogprobs
 
@@ -28,10 +30,12 @@ class ChatLogprobsWriter:
         tokenizer: gives each token's exact bytes: those of one answer join to its text.
         num_top: alternatives per position.
         shows_special: control tokens are part of the text (skip_special_tokens is false), so they have bytes.
+        as_ids: name tokens by their ids ("token_id:7") instead of their texts.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, num_top: int, shows_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, num_top: int, shows_special: bool, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
         self._num_top = num_top
         self._hidden = frozenset() if shows_special else tokenizer.special_token_ids
 
@@ -52,7 +56,8 @@ class ChatLogprobsWriter:
 
     def _text_and_bytes(self, token_id: int) -> tuple[str, list[int] | None]:
         raw = _bytes_of(self._tokenizer, token_id)
-        return raw.decode("utf-8", "replace"), None if token_id in self._hidden else list(raw)
+        text = _id_name(token_id) if self._as_ids else raw.decode("utf-8", "replace")
+        return text, None if token_id in self._hidden else list(raw)
 
 
 class CompletionLogprobsWriter:
@@ -66,6 +71,7 @@ class CompletionLogprobsWriter:
         num_top: alternatives per position.
         skip_special_tokens: as in the choice's text.
         text_offset: characters before the first token: the echoed prompt's length, 0 without echo.
+        as_ids: name alternatives by their ids; the tokens themselves are named by `name_by_ids`, once they are cut.
     """
 
     def __init__(
@@ -76,8 +82,10 @@ class CompletionLogprobsWriter:
         num_top: int,
         skip_special_tokens: bool,
         text_offset: int = 0,
+        as_ids: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
         self._num_top = num_top
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, skip_special_tokens=skip_special_tokens)
         self.text_offset = text_offset
@@ -102,12 +110,24 @@ class CompletionLogprobsWriter:
             text_offset=offsets,
             token_logprobs=[max(entry.logprob, LOWEST_LOGPROB) for entry in entries],
             tokens=texts,
-            top_logprobs=[top_logprobs(self._tokenizer, entry, self._num_top) for entry in entries],
+            top_logprobs=[
+                top_logprobs(self._tokenizer, entry, self._num_top, as_ids=self._as_ids) for entry in entries
+            ],
         )
 
 
+def name_by_ids(logprobs: CompletionLogprobs, token_ids: Iterable[int]) -> CompletionLogprobs:
+    """Return the logprobs with their tokens named by ids instead of texts."""
+    return msgspec.structs.replace(logprobs, tokens=[_id_name(token_id) for token_id in token_ids])
+
+
 def echo_logprobs(
-    tokenizer: Tokenizer, token_texts: Sequence[str], entries: Sequence[TokenLogprobs], num_top: int
+    tokenizer: Tokenizer,
+    token_texts: Sequence[str],
+    entries: Sequence[TokenLogprobs],
+    num_top: int,
+    *,
+    as_ids: bool = False,
 ) -> CompletionLogprobs:
     """Return the logprobs of an echoed prompt; its first token, which nothing precedes, has none.
 
@@ -116,6 +136,7 @@ def echo_logprobs(
         token_texts: see `prompt_token_texts`.
         entries: one for each prompt token but the first.
         num_top: alternatives per position.
+        as_ids: name alternatives by their ids.
     """
     offsets: list[int] = []
     offset = 0
@@ -126,7 +147,7 @@ def echo_logprobs(
         text_offset=offsets,
         token_logprobs=[None, *(max(entry.logprob, LOWEST_LOGPROB) for entry in entries)],
         tokens=list(token_texts),
-        top_logprobs=[None, *(top_logprobs(tokenizer, entry, num_top) for entry in entries)],
+        top_logprobs=[None, *(top_logprobs(tokenizer, entry, num_top, as_ids=as_ids) for entry in entries)],
     )
 
 
@@ -162,16 +183,20 @@ def prompt_token_texts(tokenizer: Tokenizer, prompt_token_ids: Sequence[int]) ->
     return texts
 
 
-def top_logprobs(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, float]:
-    """Return the alternatives of a position, best first, and the token itself, keyed as OpenAI keys them.
+def top_logprobs(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int, *, as_ids: bool = False) -> dict[str, float]:
+    """Return the alternatives of a position, best first, and the token itself, keyed as OpenAI keys them, or by ids.
 
     Parts of a character are keyed by their bytes ("bytes:\\xe2\\x80"): as text they would all be U+FFFD, one key.
     """
+
+    def key(token_id: int) -> str:
+        return _id_name(token_id) if as_ids else _token_key(tokenizer, token_id)
+
     top: dict[str, float] = {}
     num_top = num_top if num_top >= 0 else len(entry.top_token_ids)
     for token_id, logprob in zip(entry.top_token_ids[:num_top], entry.top_logprobs, strict=False):
-        top.setdefault(_token_key(tokenizer, token_id), max(logprob, LOWEST_LOGPROB))
-    top.setdefault(_token_key(tokenizer, entry.token_id), max(entry.logprob, LOWEST_LOGPROB))
+        top.setdefault(key(token_id), max(logprob, LOWEST_LOGPROB))
+    top.setdefault(key(entry.token_id), max(entry.logprob, LOWEST_LOGPROB))
     return top
 
 
@@ -196,6 +221,10 @@ def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, Promp
     for rank, (token_id, logprob) in enumerate(zip(entry.top_token_ids, entry.top_logprobs, strict=False), start=1):
         described.setdefault(str(token_id), describe(token_id, logprob, rank))
     return described
+
+
+def _id_name(token_id: int) -> str:
+    return f"token_id:{token_id}"
 
 
 def _token_key(tokenizer: Tokenizer, token_id: int) -> str:

@@ -55,8 +55,8 @@ def sampling_params(
     )
 
 
-def check_stream_options(request: GenerationRequest) -> tuple[bool, bool]:
-    """Return (include_usage, continuous_usage_stats).
+def check_stream_options(request: GenerationRequest, *, forces_usage: bool = False) -> tuple[bool, bool]:
+    """Return (include_usage, continuous_usage_stats); both are true if the server forces them.
 
     Raises:
         InvalidRequest: the options contradict each other, or ask what a stream can't bring.
@@ -76,4 +76,4 @@ def check_stream_options(request: GenerationRequest) -> tuple[bool, bool]:
         raise InvalidRequest(
             "continuous_usage_stats needs include_usage: true.", param="stream_options.continuous_usage_stats"
         )
-    return bool(options.include_usage), bool(options.continuous_usage_stats)
+    return forces_usage or bool(options.include_usage), forces_usage or bool(options.continuous_usage_stats)

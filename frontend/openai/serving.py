@@ -15,6 +15,7 @@ from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.errors import ContextTooLong, InvalidRequest
 from pagewire.ipc.outputs import EngineInfo
 
+from ..answers.answer_formats import AnswerFormats
 from ..http.access.admission import Admission
 from ..http.metrics import Metrics
 from ..http.sse import StreamTimes
@@ -44,6 +45,10 @@ class Serving:
         admission: the door for new requests.
         times: the limits of connections.
         request_timeout_s: the most that a request may take, and what one gets that names no time; None for no limit.
+        formats: how the model writes calls of tools and reasoning.
+        response_role: the role of answers to chats.
+        forces_usage: every stream brings its usage, in each chunk.
+        names_ids: name tokens by their ids in logprobs, unless a request says otherwise.
         log_requests: log each request's parameters.
         started_at: Unix time of the start, in seconds.
         clock: seconds, monotonic. wall_clock: Unix time.
@@ -58,7 +63,11 @@ class Serving:
     admission: Admission = field(default_factory=Admission)
     times: StreamTimes = field(default_factory=StreamTimes)
     request_timeout_s: float | None = None
+    forces_usage: bool = False
+    names_ids: bool = False
     log_requests: bool = False
+    formats: AnswerFormats = field(default_factory=AnswerFormats)
+    response_role: str = "assistant"
     started_at: int = field(default_factory=lambda: int(time.time()))
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -84,6 +93,11 @@ class Serving:
         if not model or model in self.info.served_model_names:
             return ""
         return model if any(adapter.name == model for adapter in self.adapters) else ""
+
+    def names_tokens_by_id(self, body: GenerationRequest) -> bool:
+        """Whether a request's logprobs name tokens by their ids."""
+        asked = body.return_tokens_as_token_ids
+        return self.names_ids if asked is None else asked
 
     def deadline_of(self, request: web.Request, body: GenerationRequest | EmbeddingRequest) -> Deadline:
         """Return when a request's time is over.

@@ -13,6 +13,7 @@ from ..text.generation import TextChunk
 from .bodies.responses import Usage
 from .call import Call
 from .errors import describe_error, encode_error, log_error
+from .grouped_chunks import GroupedChunks
 from .serving import Serving, request_id
 
 
@@ -122,6 +123,7 @@ class _Forwarding:
         self._writer = writer
         self._prompt_index = prompt_index
         self._generation = call.generations[prompt_index]
+        self._grouped = GroupedChunks(call.stream_interval)
         self._has_begun = False
         self._is_blocked = False
         self._error: Exception | None = None
@@ -163,6 +165,10 @@ class _Forwarding:
     def _forward(self) -> None:
         while not self._is_blocked and (chunk := self._generation.take()) is not None:
             self._call.count(self._prompt_index, chunk)
+            grouped = self._grouped.add(chunk)
+            if grouped is None:
+                continue
+            chunk = grouped
             events = self._writer.chunk(self._prompt_index, chunk)
             if not self._has_begun:
                 self._has_begun = True

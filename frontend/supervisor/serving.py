@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import sys
@@ -104,7 +105,8 @@ async def _text_side(
         loading = _load_text_side(Path(model_path), engine_config.model, server_config.chat_template)
         text = await until_stopped(loading, requests.first)
     rendering = chat_renderer(
-        text.template,
+        dataclasses.replace(text.template, content_format=server_config.chat_template_content_format),
+        default_arguments=server_config.default_chat_template_kwargs,
         trusts_requests=server_config.trust_request_chat_template,
         log_level=engine_config.log_level,
     )

@@ -44,7 +44,9 @@ class JobRunner:
         match job:
             case LoadTemplate():
                 self._special_tokens = job.special_tokens
-                self._loaded = ChatTemplate(job.source, special_tokens=job.special_tokens)
+                self._loaded = ChatTemplate(
+                    job.source, special_tokens=job.special_tokens, content_format=job.content_format
+                )
                 return Loaded()
             case RenderChat():
                 template = self._loaded if job.source is None else self._compile(job.source)

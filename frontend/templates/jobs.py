@@ -12,6 +12,8 @@ import msgspec
 
 from pagewire.ipc.errors import ErrorInfo, InvalidRequest, ProtocolError
 
+from ..text.chat_content import ContentFormat
+
 HEADER = struct.Struct("<I")
 # A body is at most 8 MiB, and a prompt little longer than the messages in it. What a template blows up beyond that is
 # refused in the helper, before the frontend makes room for it.
@@ -28,10 +30,12 @@ class LoadTemplate(_Message, frozen=True, kw_only=True):
     Attributes:
         source: the Jinja text to compile; None for a process that is given one with each job, or a model without one.
         special_tokens: role -> token, variables of every template.
+        content_format: in which shape messages get to it.
     """
 
     source: str | None
     special_tokens: dict[str, str]
+    content_format: ContentFormat = "auto"
 
 
 class RenderChat(_Message, frozen=True, kw_only=True):

@@ -6,9 +6,11 @@ Two processes, because a client's own template may take its second of every requ
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from pagewire.ipc.errors import InvalidRequest
 
@@ -36,14 +38,24 @@ class SplitRenderer:
     Args:
         model_template: renders with the model's.
         request_templates: renders with those of requests; None if they may not bring any.
+        default_arguments: variables of the template; those of a request come before them.
     """
 
-    def __init__(self, model_template: ChatRenderer, request_templates: ChatRenderer | None) -> None:
+    def __init__(
+        self,
+        model_template: ChatRenderer,
+        request_templates: ChatRenderer | None,
+        default_arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self._model_template = model_template
         self._request_templates = request_templates
+        self._defaults = dict(default_arguments or {})
 
     async def render(self, chat: RenderChat) -> str:
         """See `ChatRenderer`."""
+        if self._defaults:
+            arguments = {**self._defaults, **(chat.template_arguments or {})}
+            chat = msgspec.structs.replace(chat, template_arguments=arguments)
         if chat.source is None:
             return await self._model_template.render(chat)
         if self._request_templates is None:
@@ -57,7 +69,11 @@ class SplitRenderer:
 
 @asynccontextmanager
 async def chat_renderer(
-    template: TemplateSource, *, trusts_requests: bool, log_level: str
+    template: TemplateSource,
+    *,
+    trusts_requests: bool,
+    log_level: str,
+    default_arguments: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[SplitRenderer]:
     """Run the processes while the context is open.
 
@@ -65,6 +81,7 @@ async def chat_renderer(
         template: the model's, or the one given instead.
         trusts_requests: whether requests may bring templates.
         log_level: of the processes.
+        default_arguments: variables of templates where requests bring none.
 
     Raises:
         ConfigError: the given template is none.
@@ -73,7 +90,11 @@ async def chat_renderer(
     async with contextlib.AsyncExitStack() as stack:
 
         def start(name: str, source: str | None) -> TemplateHelper:
-            load = LoadTemplate(source=source, special_tokens=dict(template.special_tokens))
+            load = LoadTemplate(
+                source=source,
+                special_tokens=dict(template.special_tokens),
+                content_format=template.content_format,
+            )
             helper = TemplateHelper(load, name=name, log_level=log_level)
             stack.push_async_callback(helper.aclose)
             return helper
@@ -85,4 +106,5 @@ async def chat_renderer(
             template.reject(exc)
             await stack.aclose()
             model_template = start("chat template", None)
-        yield SplitRenderer(model_template, start("request templates", None) if trusts_requests else None)
+        request_templates = start("request templates", None) if trusts_requests else None
+        yield SplitRenderer(model_template, request_templates, default_arguments)

@@ -8,7 +8,7 @@ rendering a marked message and looking for the mark.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pagewire.ipc.errors import InvalidRequest
 
@@ -20,6 +20,9 @@ _QUESTION: MutableMessage = {"role": "user", "content": "question"}
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": {}}}
 
 
+ContentFormat = Literal["auto", "string", "openai"]
+"""What a template is given: what it takes, always one string, or always a list of parts."""
+
 Renderer = Callable[[list[MutableMessage], Mapping[str, Any]], str]
 """Renders messages as they are with further variables, or raises `InvalidRequest`."""
 
@@ -29,10 +32,12 @@ class ContentShapes:
 
     Args:
         render: the template.
+        content_format: "auto" asks the template; else all contents have that shape.
     """
 
-    def __init__(self, render: Renderer) -> None:
+    def __init__(self, render: Renderer, content_format: ContentFormat = "auto") -> None:
         self._render = render
+        self._format = content_format
         self._takes: dict[tuple[str, str], bool] = {}
 
     def fit(self, message: MutableMessage) -> MutableMessage:
@@ -49,6 +54,8 @@ class ContentShapes:
         return {**message, "content": _as_parts(content)}
 
     def _takes_shape(self, role: str, shape: str) -> bool:
+        if self._format != "auto":
+            return shape == ("list" if self._format == "openai" else "string")
         key = (role, shape)
         if key not in self._takes:
             self._takes[key] = self._probe(role, _MARK if shape == "string" else _as_parts(_MARK))

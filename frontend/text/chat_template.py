@@ -23,7 +23,7 @@ import jinja2.sandbox
 from pagewire.ipc.errors import InvalidRequest
 
 from .call_arguments import ArgumentShapes
-from .chat_content import ContentShapes, normalize_message
+from .chat_content import ContentFormat, ContentShapes, normalize_message
 
 # Any: templates see messages, tools and documents as the plain JSON values that they are.
 Message = Mapping[str, Any]
@@ -50,6 +50,7 @@ class ChatTemplate:
         now: local time for templates that state the date.
         is_optimized: compute the template's constants while it is compiled; False for one that is used once or twice,
             and may have been written to make that long.
+        content_format: the shape of contents, if it is not found by asking the template.
 
     Raises:
         InvalidRequest: if `source` is no valid template. A model with such a template can still complete plain text.
@@ -62,10 +63,11 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         now: Callable[[], dt.datetime] = dt.datetime.now,
         is_optimized: bool = True,
+        content_format: ContentFormat = "auto",
     ) -> None:
         self._special_tokens = dict(special_tokens or {})
         self._template = None if source is None else _compile(source, now, is_optimized=is_optimized)
-        self._shapes = ContentShapes(self._render_plain)
+        self._shapes = ContentShapes(self._render_plain, content_format)
         self._arguments = ArgumentShapes(self._render_plain)
 
     def render(

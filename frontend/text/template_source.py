@@ -10,6 +10,7 @@ from pathlib import Path
 from pagewire.ipc.errors import ConfigError, InvalidRequest
 
 from ..tokenizer.tokenizer import Tokenizer
+from .chat_content import ContentFormat
 from .chat_template import ChatTemplate
 
 logger = logging.getLogger(__name__)
@@ -23,11 +24,13 @@ class TemplateSource:
         text: the Jinja text; None for a model without one.
         special_tokens: role -> token, variables of the template.
         given: what a user gave, the name of a file or the text; None for the model's own.
+        content_format: in which shape messages get to it.
     """
 
     text: str | None
     special_tokens: Mapping[str, str]
     given: str | None = None
+    content_format: ContentFormat = "auto"
 
     def reject(self, fault: InvalidRequest) -> None:
         """Note that it can't be compiled: chats are to be refused then, but the model can still complete plain text.

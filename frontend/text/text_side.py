@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewire.checkpoint.generation_config import GenerationDefaults, load_generation_defaults
+from pagewire.checkpoint.generation_config import GenerationDefaults, load_generation_defaults, override_defaults
 from pagewire.ipc.config import ModelOptions
 
 from ..tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -26,16 +26,17 @@ def load_text_side(model_path: Path, options: ModelOptions, *, chat_template: st
 
     Args:
         model_path: local directory or file.
-        options: says whether the model's own sampling defaults hold.
+        options: says whether the model's own sampling defaults hold, and what stands over them.
         chat_template: a Jinja template, or the file of one, instead of the model's.
 
     Raises:
-        ConfigError: a file is missing or can't be read.
+        ConfigError: a file is missing or can't be read, or a default can't be overridden so.
     """
     tokenizer = load_tokenizer(model_path)
     uses_model_defaults = options.generation_config == "auto"
+    defaults = load_generation_defaults(model_path) if uses_model_defaults else GenerationDefaults()
     return TextSide(
         tokenizer=tokenizer,
         template=template_source(tokenizer, chat_template),
-        defaults=load_generation_defaults(model_path) if uses_model_defaults else GenerationDefaults(),
+        defaults=override_defaults(defaults, options.override_generation_config or {}),
     )

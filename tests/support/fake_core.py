@@ -8,6 +8,7 @@ child a step, until the list, max_tokens or an end token ends it. `num_steps` an
 from __future__ import annotations
 
 import asyncio
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from pagewire.ipc.codec import PROTOCOL_VERSION, client_messages, encode
 from pagewire.ipc.errors import ErrorInfo, PagewireError, ProtocolError
 from pagewire.ipc.outputs import (
     CoreMessage,
+    Embedding,
     EngineInfo,
     FinishReason,
     Goodbye,
@@ -33,7 +35,7 @@ from pagewire.ipc.outputs import (
     TokenLogprobs,
     UtilityResult,
 )
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, EmbedTask, Hello, Ping
 from pagewire.ipc.validation import RequestLimits, validate_request
 
 M = TypeVar("M")
@@ -68,6 +70,13 @@ def engine_info(**changes: object) -> EngineInfo:
 def count_up(request: AddRequest) -> list[list[int]]:
     """Child c answers 10 + c, 11 + c, ...: as many tokens as the context takes."""
     return [[10 + (child + i) % 400 for i in range(256)] for child in range(request.task.n)]
+
+
+def vector_of(request: AddRequest) -> bytes:
+    """What a prompt is embedded as: its length, its first token, and whether all of it was looked at."""
+    assert isinstance(request.task, EmbedTask)
+    prompt = request.inputs.prompt_token_ids
+    return struct.pack("<3f", len(prompt), prompt[0], request.task.pooling == "mean")
 
 
 class _Running:
@@ -120,6 +129,7 @@ class FakeCore:
         self.core_epoch = core_epoch
         self.engine_id = engine_id
         self.hello_error = hello_error
+        self.answers: dict[str, object] = {}  # of utilities, by method
         self.received: list[ClientMessage] = []
         self.num_pings = 0
         self.answers_pings = True
@@ -227,6 +237,8 @@ class FakeCore:
                 return msgspec.structs.asdict(StepStats(num_steps=self.num_finished_steps))
             case "drain":
                 return len(self.running)
+        if call.method in self.answers:
+            return self.answers[call.method]
         return [call.method, *call.args]
 
     async def _add(self, client: bytes, request: AddRequest) -> None:
@@ -238,6 +250,11 @@ class FakeCore:
             await self.send(StepOutputs(ends=[end]), client=client)
             return
         await self.send(StepOutputs(accepted=[request.request_id]), client=client)
+        if isinstance(request.task, EmbedTask):
+            embedding = Embedding(request.request_id, vector_of(request), self.num_cached_tokens)
+            ends = [RequestEnd(request_id=request.request_id)]
+            await self.send(StepOutputs(embeddings=[embedding], ends=ends), client=client)
+            return
         self.running[client, request.request_id] = _Running(client, request, self.answer(request))
         self._has_work.set()
 

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer as Backend
 
 from pagewire.checkpoint.generation_config import GenerationDefaults
 from pagewire.checkpoint.tokenizer.facts import TokenizerFacts
+from pagewire.frontend.answers.answer_formats import AnswerFormats
 from pagewire.frontend.client.engine_client import AsyncEngineClient
 from pagewire.frontend.http import server
 from pagewire.frontend.http.metrics import Metrics
@@ -158,6 +159,7 @@ async def running_server(
     headers: dict[str, str] | None = None,
     log_requests: bool = False,
     chats: ChatRenderer | None = None,
+    formats: AnswerFormats | None = None,
     clock: Callable[[], float] = time.monotonic,
     **core_options: Any,
 ) -> AsyncIterator[Running]:
@@ -182,9 +184,12 @@ async def running_server(
             tokenizer=tokenizer,
             chats=chats or SplitRenderer(InProcessRenderer(CHAT_TEMPLATE), None),
             defaults=defaults or GenerationDefaults(),
+            formats=formats or AnswerFormats(),
             metrics=metrics,
             times=times or StreamTimes(),
             request_timeout_s=config.request_timeout if config is not None else None,
+            forces_usage=config is not None and config.enable_force_include_usage,
+            names_ids=config is not None and config.return_tokens_as_token_ids,
             log_requests=log_requests,
             started_at=1_700_000_000,
             clock=clock,

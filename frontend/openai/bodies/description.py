@@ -139,6 +139,10 @@ def _describe(operation: Operation) -> JsonObject:
             }
             for name in names
         ]
+    if operation.query:
+        described["parameters"] = [
+            {"name": name, "in": "query", "schema": {"enum": list(values)}} for name, values in operation.query.items()
+        ]
     if operation.body is not None:
         content = {"application/json": {"schema": _reference(operation.body)}}
         described["requestBody"] = {"required": True, "content": content}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import UnionType
 
 import msgspec
@@ -14,6 +15,17 @@ from ..errors import ErrorResponse
 from ..responses.answer import DeletedResponse, InputItemList, ResponseObject
 from ..responses.events import ResponseEvent
 from ..responses.request import ResponseRequest
+from .admin import (
+    AbortAnswer,
+    AbortRequest,
+    PauseAnswer,
+    PauseState,
+    ResetAnswer,
+    ServerInfo,
+    SleepAnswer,
+    SleepState,
+    WakeAnswer,
+)
 from .embeddings import EmbeddingRequest, EmbeddingResponse
 from .responses import (
     ChatChunk,
@@ -32,6 +44,9 @@ from .schema import (
 )
 
 _TEXT = "text/plain"
+_MODES = ("abort", "wait", "keep")
+_TRUTHS = ("true", "false")
+_ADMIN_ERRORS = (404, 500, 503)
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +65,7 @@ class Operation:
         errors: statuses besides those that every operation, or every one with a body, can have.
         error: the JSON body of all of them.
         is_open: whether it is answered without an API key.
+        query: the values that parameters of the query may have, by name.
     """
 
     method: str
@@ -61,6 +77,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     error: type[msgspec.Struct] = ErrorResponse
     is_open: bool = False
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 OPERATIONS = (
@@ -163,6 +180,75 @@ OPERATIONS = (
         body=UnloadAdapterRequest,
         answer=_TEXT,
         errors=(404, 500, 503),
+    ),
+    Operation(
+        method="post",
+        path="/sleep",
+        summary="End the executors, so that their memory is free; with --enable-admin",
+        query={"level": ("0", "1", "2"), "mode": _MODES},
+        answer=SleepAnswer,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="post",
+        path="/wake_up",
+        summary="Start the executors again; with --enable-admin",
+        query={"tags": ("weights", "kv_cache", "scheduling")},
+        answer=WakeAnswer,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="get",
+        path="/is_sleeping",
+        summary="Whether the engine sleeps; with --enable-admin",
+        answer=SleepState,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="post",
+        path="/pause",
+        summary="Schedule nothing; with --enable-admin",
+        query={"mode": _MODES, "clear_cache": _TRUTHS, "wait_for_inflight_requests": _TRUTHS},
+        answer=PauseAnswer,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="post",
+        path="/resume",
+        summary="Go on after a pause; with --enable-admin",
+        answer=PauseAnswer,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="get",
+        path="/is_paused",
+        summary="Whether nothing is scheduled; with --enable-admin",
+        answer=PauseState,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="post",
+        path="/abort_requests",
+        summary="End requests by their ids; with --enable-admin",
+        body=AbortRequest,
+        answer=AbortAnswer,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="post",
+        path="/reset_prefix_cache",
+        summary="Forget cached blocks; with --enable-admin",
+        query={"reset_running_requests": _TRUTHS, "reset_external": _TRUTHS},
+        answer=ResetAnswer,
+        errors=_ADMIN_ERRORS,
+    ),
+    Operation(
+        method="get",
+        path="/server_info",
+        summary="Describe what is served; with --enable-admin",
+        query={"config_format": ("text", "json")},
+        answer=ServerInfo,
+        errors=_ADMIN_ERRORS,
     ),
     Operation(
         method="post",

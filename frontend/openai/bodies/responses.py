@@ -24,14 +24,18 @@ class PromptTokensDetails(_Part, frozen=True, kw_only=True):
 
 
 class CompletionTokensDetails(_Part, frozen=True, kw_only=True):
-    """What became of the tokens that were guessed ahead. Those that were rejected are in no other figure."""
+    """Which tokens of the output were reasoning, where a model reasons; what became of those that were guessed ahead.
 
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
+    Those that were rejected are in no other figure.
+    """
+
+    reasoning_tokens: int | UnsetType = UNSET
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Usage(_Part, frozen=True, kw_only=True):
-    """What a request cost. Prompt tokens count once, whatever n is. Details of the output: where tokens are guessed."""
+    """What a request cost. Prompt tokens count once, whatever n is. Details of the output: where there are any."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -108,7 +112,7 @@ class AnswerToolCall(_Part, frozen=True, kw_only=True):
 class AnswerMessage(_Part, frozen=True, kw_only=True):
     """The answer of a chat choice. The reasoning is there by both names that clients read."""
 
-    role: Literal["assistant"] = "assistant"
+    role: str = "assistant"
     content: str | None
     refusal: None = None
     reasoning: str | UnsetType = UNSET
@@ -140,6 +144,7 @@ class ChatResponse(_Part, frozen=True, kw_only=True):
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class FunctionDelta(_Part, frozen=True, kw_only=True):
@@ -161,7 +166,7 @@ class ToolCallDelta(_Part, frozen=True, kw_only=True):
 class ChatDelta(_Part, frozen=True, kw_only=True):
     """What a chunk adds to the answer."""
 
-    role: Literal["assistant"] | UnsetType = UNSET
+    role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -190,6 +195,7 @@ class ChatChunk(_Part, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 # ---- completions
@@ -205,6 +211,7 @@ class CompletionChoice(_Part, frozen=True, kw_only=True):
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 

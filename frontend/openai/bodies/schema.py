@@ -6,7 +6,7 @@ other value is refused by name (see `refuse_unsupported`).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -30,16 +30,13 @@ TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "best_of": (1,),
     "early_stopping": (False,),
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "length_penalty": (1.0,),
     "modalities": (["text"],),
-    "return_tokens_as_token_ids": (False,),
     "store": (False,),
-    "stream_interval": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
@@ -47,6 +44,16 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
 
 # What to send instead of a field that isn't served.
 _INSTEAD = {
+    "kv_transfer_params": "keys and values stay where they were computed",
+    "logits_processors": "send logit_bias, allowed_token_ids or bad_words: no code of others runs in the engine",
+    "logprob_token_ids": "send logprobs: -1 and choose among all tokens",
+    "modalities": "answers are text",
+    "prompt_embeds": "send the prompt as a text or as token ids",
+    "store": "chat completions are not kept; /v1/responses keeps its answers",
+    "suffix": "the models that are served continue a text and don't fill one in; write what such a model wants "
+    "(<fim_prefix> and the like) into the prompt",
+    "thinking_token_budget": "send max_completion_tokens, which counts thoughts as well",
+    "web_search_options": "send a tool that searches, and answer its calls",
     "function_call": "send tool_choice, which says the same",
     "functions": "send them as tools, which say the same",
 }
@@ -95,7 +102,12 @@ class GenerationRequest(_Body, kw_only=True):
     spaces_between_special_tokens: bool | None = None
     prompt_logprobs: Int64 | None = None
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Int64 | None = None
+    truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_prompt_text: bool | None = None
+    stream_interval: Annotated[int, Meta(ge=1, le=2**31)] | None = None  # tokens of an answer per event of its stream
     timeout: float | None = None  # seconds from the request's arrival
     priority: Int64 | None = None
     cache_salt: ShortText | None = None
@@ -126,35 +138,30 @@ class GenerationRequest(_Body, kw_only=True):
     logits_processors: Any = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None
-    return_prompt_text: Any = None
-    return_tokens_as_token_ids: Any = None
     store: Any = None
-    stream_interval: Any = None
     thinking_token_budget: Any = None
-    truncate_prompt_tokens: Any = None
-    truncation_side: Any = None
     use_beam_search: Any = None
     vllm_xargs: Any = None
 
 
 _UNSUPPORTED_BOTH = (
     "early_stopping", "kv_transfer_params", "length_penalty", "logits_processors", "logprob_token_ids",
-    "repetition_detection", "return_prompt_text", "return_tokens_as_token_ids", "store", "stream_interval",
-    "thinking_token_budget", "truncate_prompt_tokens", "truncation_side", "use_beam_search", "vllm_xargs",
+    "repetition_detection", "store", "thinking_token_budget", "use_beam_search", "vllm_xargs",
 )  # fmt: skip
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
     """POST /v1/completions."""
 
-    unsupported_fields: ClassVar[tuple[str, ...]] = (*_UNSUPPORTED_BOTH, "best_of", "prompt_embeds", "suffix")
+    unsupported_fields: ClassVar[tuple[str, ...]] = (*_UNSUPPORTED_BOTH, "prompt_embeds", "suffix")
 
     # A text, token ids, or a list of either; msgspec can't tell kinds of lists apart, `split_prompts` does.
     prompt: str | list[str | Int64 | list[Int64]] | None = None
     echo: bool | None = None
     logprobs: Int64 | None = None
 
-    best_of: Any = None
+    best_of: Int64 | None = None
+
     prompt_embeds: Any = None
     suffix: Any = None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from pagewire.checkpoint.generation_config import GenerationDefaults, load_generation_defaults
+from pagewire.checkpoint.generation_config import GenerationDefaults, load_generation_defaults, override_defaults
 from pagewire.ipc.errors import ConfigError
 from tests.support.tiny_model import tiny_gguf
 
@@ -58,3 +58,20 @@ def test_gguf_recommends_only_what_its_sampling_metadata_says(tmp_path: Path) ->
     writer.write_kv_data_to_file()
     writer.close()
     assert load_generation_defaults(path) == GenerationDefaults(temperature=0.5, top_k=20)
+
+
+def test_what_a_user_gives_stands_over_the_checkpoints_own() -> None:
+    own = GenerationDefaults(temperature=0.5, top_k=20, eos_token_ids=(1,))
+    values = {"temperature": 1, "top_k": None, "max_new_tokens": 7}
+    assert override_defaults(own, values) == GenerationDefaults(temperature=1.0, max_tokens=7, eos_token_ids=(1,))
+    assert override_defaults(own, {}) == own
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", 3), ("top_k", -2), ("top_k", "many"), ("max_new_tokens", 0), ("eos_token_id", 1), ("stop", "x")],
+)
+def test_impossible_override_is_named_by_its_flag(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match="--override-generation-config") as caught:
+        override_defaults(GenerationDefaults(), {name: value})
+    assert name.replace("max_new_tokens", "max_") in caught.value.message

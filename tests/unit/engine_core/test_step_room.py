@@ -100,3 +100,13 @@ def test_what_a_preempted_child_gives_back_can_be_taken_again(costs):
     room.give_back(0, 30)
     assert room.num_tokens == 508
     assert room.tokens_for(0, 3000) == pytest.approx(46, abs=1)
+
+
+@pytest.mark.parametrize(("num_decodes", "expected"), [(0, 100), (4, 46), (40, 80)])
+def test_one_prompt_gets_no_more_than_its_most(costs, num_decodes, expected):
+    room = StepRoom(512, TARGET_S, costs, max_prefill_tokens=100)
+    for _ in range(num_decodes):
+        room.take(20, 1)
+    assert room.tokens_for(0, 3000) == pytest.approx(min(expected, 100), abs=1)
+    room.take(0, 10)
+    assert room.tokens_for(0, 30) <= 30

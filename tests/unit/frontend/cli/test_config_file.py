@@ -39,7 +39,7 @@ def test_flag_that_asks_for_what_is_done_anyway_gives_nothing_but_a_line(
     assert read(tmp_path, "task: generate\nport: 1\n") == {"port": 1}
     assert "config.yaml, --task generate is what it does anyway" in capsys.readouterr().err
     with pytest.raises(click.UsageError, match="task: --task is not supported yet"):
-        read(tmp_path, "task: embed")
+        read(tmp_path, "task: score")
 
 
 @pytest.mark.parametrize(

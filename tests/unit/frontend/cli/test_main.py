@@ -140,8 +140,8 @@ def test_flag_that_asks_for_what_is_done_anyway_is_taken_and_named(
 
 
 def test_such_a_flag_with_another_value_or_none_is_refused(capsys: pytest.CaptureFixture[str]):
-    for args in (("--task", "embed"), ("--runner=pooling",), ("--task",)):
-        assert "it generates text, and does not embed, pool or score" in refuse(capsys, "serve", *args)
+    for args in (("--task", "classify"), ("--runner=pooling",), ("--task",)):
+        assert "one engine generates text and embeds" in refuse(capsys, "serve", *args)
 
 
 @pytest.mark.parametrize("arg", ["-ngl", "-ngl=99"])
@@ -182,7 +182,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["serve", "--api-server-count", "0"], "must be at least 1"),
         (["serve", "--kv-cache-dtype", "int8"], "int8 is not supported yet"),
         (["serve", "--device", "mps"], "mps is not supported yet"),
-        (["serve", "--load-format", "pt"], "pt is not supported yet: the format of the weights is found by looking"),
+        (["serve", "--load-format", "pt"], "pt is not supported yet: weights are safetensors or GGUF"),
         (["serve", "--attention-backend", "FLASHMLA"], "flashmla is not supported yet: triton serves every device"),
         (["serve", "--hf-token", "auto"], "--hf-token is not supported yet"),
         (["bench", "sweep"], "the command bench sweep is not supported yet"),

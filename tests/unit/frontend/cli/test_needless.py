@@ -11,7 +11,7 @@ from pagewire.frontend.cli.refused import BENCH_SERVE, SERVING
     [
         (["m", "--task", "generate", "--port", "1"], ["m", "--port", "1"], 1),
         (["--task=auto", "--runner", "generate", "m"], ["m"], 2),
-        (["--task", "embed"], ["--task", "embed"], 0),
+        (["--task", "score"], ["--task", "score"], 0),
         (["--task"], ["--task"], 0),
         (["--", "--task", "generate"], ["--", "--task", "generate"], 0),
         (["--logprobs-mode", "raw_logprobs", "m"], ["m"], 1),

@@ -50,7 +50,7 @@ def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: 
         ("--worker-cls", "--worker-cls is not supported yet: no code of others"),
         ("--logits-processors", "--logits-processors is not supported yet"),
         ("--calculate-kv-scales", "--calculate-kv-scales is not supported yet"),
-        ("--task", "it generates text"),
+        ("--task", "one engine generates text"),
         ("--hf-overrides.rope_theta", "--hf-overrides.rope-theta is not supported yet: the model's config"),
         ("--max-num-seq", "did you mean --max-num-seqs?"),
         ("--zzz", "unknown flag --zzz."),

@@ -27,8 +27,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     ("options", "text"),
     [
         ({"max_modl_len": 5}, "LLM does not take max_modl_len.*did you mean --max-model-len"),
-        ({"trust_remote_code": True}, "never run"),
-        ({"hf_overrides": {}}, "not supported yet"),
+        ({"hf_overrides": {"a": 1}}, "not supported yet"),
+        ({"task": "score"}, "not supported yet"),
         ({"dtype": "int3"}, "dtype"),
         ({"max_model_len": "long"}, "max-model-len"),
         ({"tensor_parallel_size": 0}, "at least 1"),
@@ -50,6 +50,21 @@ def test_any_number_of_prompts_may_wait_unless_a_bound_is_given(options, most):
 @pytest.mark.parametrize(("options", "target"), [({}, 0.0), ({"target_itl_ms": 20.0}, 20.0)])
 def test_prefills_are_not_held_back_unless_a_target_is_given(options, target):
     assert _engine_config(None, options).scheduler.target_itl_ms == target
+
+
+def test_options_without_a_meaning_are_taken_with_a_line_each(caplog):
+    options = {"trust_remote_code": True, "swap_space": 4, "task": "generate", "compilation_config": {"level": 3}}
+    assert _engine_config("m", options) == _engine_config("m", {})
+    assert [record.getMessage().partition(" ")[2].partition(" ")[0] for record in caplog.records] == [
+        "--trust_remote_code", "--swap_space", "--task", "--compilation_config",
+    ]  # fmt: skip
+
+
+def test_options_may_be_spelled_as_on_the_command_line():
+    model = _engine_config(
+        None, {"dtype": "half", "quantization": "awq_marlin", "override_generation_config": {}}
+    ).model
+    assert (model.dtype, model.quantization) == ("float16", "awq")
 
 
 def test_unknown_model_is_refused(tmp_path):

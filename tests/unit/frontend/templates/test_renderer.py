@@ -51,3 +51,24 @@ async def test_a_given_template_that_is_none_fails_the_start(text):
     with pytest.raises(ConfigError, match=r"chat template my\.jinja: "):
         async with chat_renderer(source(text, "my.jinja"), trusts_requests=False, log_level="warning"):
             pass
+
+
+async def test_default_variables_hold_where_a_request_brings_none():
+    renderer = SplitRenderer(InProcessRenderer("{{ a }}{{ b }}"), None, {"a": 1, "b": 2})
+    assert await renderer.render(OURS) == "12"
+    assert await renderer.render(RenderChat(messages=[USER], template_arguments={"b": 3, "c": 4})) == "13"
+
+
+@pytest.mark.parametrize(
+    ("content_format", "content", "prompt"),
+    [
+        ("auto", [{"type": "text", "text": "hi"}], "hi"),
+        ("string", [{"type": "text", "text": "hi"}], "hi"),
+        ("openai", "hi", "[{'type': 'text', 'text': 'hi'}]"),
+    ],
+)
+async def test_content_has_the_shape_that_was_asked_for(content_format, content, prompt):
+    template = TemplateSource(text="{{ messages[0].content }}", special_tokens={}, content_format=content_format)
+    chat = RenderChat(messages=[{"role": "user", "content": content}])
+    async with chat_renderer(template, trusts_requests=False, log_level="warning") as renderer:
+        assert await renderer.render(chat) == prompt
