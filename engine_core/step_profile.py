@@ -51,6 +51,7 @@ def trace_core(
     trace.wrap(engine, "schedule", "schedule", describe=lambda step, *_: {} if step is None else _size(step))
     trace.wrap(executors, "send", "dispatch", then=sent)
     trace.wrap(engine, "apply", "apply", then=applied)
+    trace.wrap(engine, "take_masks", "make masks")
     trace.wrap(engine, "take_outputs", "take outputs")
     trace.wrap(clients, "send", "send")
 

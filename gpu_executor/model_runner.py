@@ -296,12 +296,13 @@ class ModelRunner:
         fetch_masks: FetchMasks | None = None
         if any(draw.is_masked for draw in draws):
             assert self.mask_source is not None, "somebody listens to the core"
-            fetch_masks = partial(self._fetch_masks, self.mask_source, step_id, drawing)
+            fetch_masks = partial(self.fetch_masks, self.mask_source, step_id, drawing)
         return self._sampler.begin(self._model, hidden, draws, logits, fetch_masks)
 
-    def _fetch_masks(
+    def fetch_masks(
         self, source: MaskSource, step_id: int, drawing: Sequence[ScheduledRow]
     ) -> Sequence[TokenMask | None]:
+        """Wait for a step's masks, and return them by draw."""
         started = self._clock()
         masks = source.wait_for_masks(step_id)
         self._waited_s += self._clock() - started  # for the core: the step itself takes no longer for it

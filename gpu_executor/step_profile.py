@@ -60,6 +60,7 @@ def trace_runner(trace: StepTrace, runner: ModelRunner, ops: Ops) -> None:
     if runner.link is not None:
         trace.wrap(runner.link, "receive", "wait for the stage before")
         trace.wrap(runner.link, "send", "hand the stream on")
+    trace.wrap(runner, "fetch_masks", "wait for masks")
     if runner.launches_ahead:
         _trace_launches(trace, runner)
     else:

@@ -52,18 +52,21 @@ def make_vocabulary(
         table: bytes of each token; those of special ones begin with 0xff.
         special_ids: tokens that stand for no text.
         eos_token_ids: those that end one. Without any, a text ends where nothing can follow, and by length.
-        backend: says how text is cut into tokens, where that matters.
+        backend: says how text is cut into tokens; None: into the longest that fit.
     """
     eos = [token_id for token_id in eos_token_ids if token_id < len(table)]
     if not eos:  # the library asks for one: an id that nobody can draw
         table = [*table, _NO_TEXT_END]
         eos = [len(table) - 1]
-    tokens = _Tokens(table, [*special_ids, *eos], eos[0], backend)
+    tokens = _Tokens(table, sorted({*special_ids, *eos}), eos[0], backend)
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), n_vocab=len(table), eos_token=eos)
 
 
 class _Tokens:
-    """What `llguidance.TokenizerWrapper` reads."""
+    """What `llguidance.TokenizerWrapper` reads.
+
+    Where a grammar leaves one way to go on, the library asks how the tokenizer would cut it, and allows no other token.
+    """
 
     def __init__(
         self, tokens: list[bytes], special_token_ids: list[int], eos_token_id: int, backend: tokenizers.Tokenizer | None
@@ -73,13 +76,36 @@ class _Tokens:
         self.eos_token_id = eos_token_id
         self.bos_token_id = None
         self._backend = backend
+        self._id_of: dict[bytes, int] = {}
+        self._max_bytes = 0
 
     def __call__(self, text: bytes | str) -> list[int]:
-        if self._backend is None:
-            return []
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "replace")
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        data = text.encode() if isinstance(text, str) else text
+        if self._backend is not None:
+            ids: list[int] = self._backend.encode(data.decode("utf-8", "replace"), add_special_tokens=False).ids
+            # Some tokenizers put a space in front, or take what looks like a special token for one.
+            if b"".join(self.tokens[token_id] for token_id in ids) == data:
+                return ids
+        return self._cut_greedily(data)
+
+    def _cut_greedily(self, data: bytes) -> list[int]:
+        if not self._id_of:
+            special_ids = set(self.special_token_ids)
+            for token_id, piece in enumerate(self.tokens):
+                if piece and token_id not in special_ids:
+                    self._id_of.setdefault(piece, token_id)
+            self._max_bytes = max(map(len, self._id_of), default=0)
+        ids: list[int] = []
+        start = 0
+        while start < len(data):
+            for end in range(min(start + self._max_bytes, len(data)), start, -1):
+                token_id = self._id_of.get(data[start:end])
+                if token_id is not None:
+                    ids.append(token_id)
+                    start = end
+                    break
+            else:
+                break  # no token begins so: the library goes on by bytes
         return ids
 
 

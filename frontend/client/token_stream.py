@@ -308,7 +308,12 @@ def _merge(earlier: TokenDelta, later: TokenDelta) -> TokenDelta:
     earlier.logprobs.extend(later.logprobs)
     if later.finish_reason is None:
         return earlier
-    return msgspec.structs.replace(earlier, finish_reason=later.finish_reason, stop_reason=later.stop_reason)
+    return msgspec.structs.replace(
+        earlier,
+        finish_reason=later.finish_reason,
+        stop_reason=later.stop_reason,
+        ends_in_text=later.ends_in_text,
+    )
 
 
 def _raise_error_of(end: RequestEnd) -> None:

@@ -270,12 +270,7 @@ class _LaunchedDraws(PendingDraws):
 
 
 def _edit(logits: Tensor, vocab_size: int, edits: EditTensors) -> None:
-    """Apply all edits but the penalties, in place, in the order of `RowEdits`; none of these calls waits."""
-    flat = logits.view(-1)
-    if edits.allowed_rows.shape[0]:
-        kept = flat[edits.allowed_places]
-        logits.index_fill_(0, edits.allowed_rows, -math.inf)
-        flat[edits.allowed_places] = kept
+    """Apply all edits but the penalties, in place, grammars' masks first; none of these calls waits."""
     num_constrained = edits.grammar_rows.shape[0]
     if num_constrained:
         shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
@@ -284,6 +279,11 @@ def _edit(logits: Tensor, vocab_size: int, edits: EditTensors) -> None:
         kept = drawable.index_select(0, edits.grammar_rows)
         kept.masked_fill_(bits.view(num_constrained, -1)[:, :vocab_size] == 0, -math.inf)
         drawable.index_copy_(0, edits.grammar_rows, kept)
+    flat = logits.view(-1)
+    if edits.allowed_rows.shape[0]:
+        kept = flat[edits.allowed_places]
+        logits.index_fill_(0, edits.allowed_rows, -math.inf)
+        flat[edits.allowed_places] = kept
     if edits.masked_places.shape[0]:
         flat.index_fill_(0, edits.masked_places, -math.inf)
     if edits.biased_places.shape[0]:

@@ -1,7 +1,7 @@
 """What a row's processors do to its logits, as data: the host and the device apply the same edits, each in its way.
 
-In this order: the allowed tokens, a grammar's mask, the masked tokens, the biases, the penalties. Masks come first, so
-that no bias or penalty can undo them.
+In this order: the allowed tokens, the masks, the biases, the penalties. Masks come first, so that no bias or penalty
+can undo them. A grammar's mask comes before all of them, see `token_masks`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-
-from .token_masks import TokenMask, is_allowed
 
 
 class TokenHistory(NamedTuple):
@@ -57,7 +55,6 @@ class RowEdits:
 
     Attributes:
         allowed_ids: [any number] int64, the only tokens that are left; None for all.
-        mask: the tokens that a grammar leaves; None for all.
         masked_ids: int64 arrays of tokens that are taken out.
         biased_ids: [num_biases] int64, no two alike; None if none is.
         biases: [num_biases] float32, added to them.
@@ -65,7 +62,6 @@ class RowEdits:
     """
 
     allowed_ids: np.ndarray | None = None
-    mask: TokenMask | None = None
     masked_ids: list[np.ndarray] = field(default_factory=list)
     biased_ids: np.ndarray | None = None
     biases: np.ndarray | None = None
@@ -85,8 +81,6 @@ def apply_edits(row: Tensor, edits: RowEdits, history: TokenHistory) -> None:
         kept = row[allowed]
         row.fill_(-math.inf)
         row[allowed] = kept
-    if edits.mask is not None:
-        row.masked_fill_(torch.from_numpy(~is_allowed(edits.mask, row.shape[0])).to(row.device), -math.inf)
     for masked_ids in edits.masked_ids:
         row[torch.from_numpy(masked_ids).to(row.device)] = -math.inf
     if edits.biased_ids is not None and edits.biases is not None:

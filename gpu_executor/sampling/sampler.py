@@ -24,7 +24,7 @@ from .logits_processors import edits_of
 from .logprobs import LOGITS_NOT_FINITE, prompt_token_logprobs, token_logprobs
 from .pending import FinishedDraws, PendingDraws
 from .row_edits import apply_edits
-from .token_masks import FetchMasks, TokenMask
+from .token_masks import FetchMasks, TokenMask, keep_allowed
 
 NOTHING_LEFT = (
     "No token is left to draw: allowed_token_ids, bad_words, min_tokens, logit_bias and the grammar of "
@@ -124,10 +124,10 @@ class Sampler:
         row_sampling, history, logits = draw.row_sampling, draw.history, raw
         assert history is not None, "a row that needs its logits comes with its tokens"
         if row_sampling.processors or mask is not None:
-            logits = raw.clone()  # logprobs are of the raw ones
-            edits = edits_of(row_sampling.processors, history)
-            edits.mask = mask
-            apply_edits(logits, edits, history)
+            # Logprobs are of the raw ones.
+            logits = raw.clone() if mask is None else keep_allowed(raw, mask)
+            if row_sampling.processors:
+                apply_edits(logits, edits_of(row_sampling.processors, history), history)
             best_value, best_id = self._ops.argmax(logits)
             if best_value == -math.inf:
                 return Drawn(error=InvalidRequest(NOTHING_LEFT).to_info())

@@ -104,6 +104,7 @@ class EditArrays:
             masks: one a draw; None if none is masked.
         """
         edited: list[tuple[int, RowEdits]] = []
+        constrained: list[tuple[int, TokenMask]] = []
         penalized: list[tuple[int, PenaltyStrengths]] = []
         is_constant = True
         of_draws = [None] * len(draws) if masks is None else masks
@@ -112,7 +113,8 @@ class EditArrays:
                 continue
             assert draw.history is not None, "a row that needs its logits comes with its tokens"
             edits = edits_of(draw.row_sampling.processors, draw.history)
-            edits.mask = mask
+            if mask is not None:
+                constrained.append((row, mask))
             edited.append((row, edits))
             is_constant &= mask is None and all(processor.is_constant for processor in draw.row_sampling.processors)
             if edits.penalties is not None:
@@ -121,7 +123,7 @@ class EditArrays:
             return None
         strengths = np.array([strengths for _, strengths in penalized], dtype=np.float32).reshape(-1, 3)
         return cls(
-            edits=_edit_arrays(edited, row_stride),
+            edits=_edit_arrays(edited, constrained, row_stride),
             is_constant=is_constant,
             penalized=[row for row, _ in penalized],
             strengths=[np.ascontiguousarray(column) for column in strengths.T],
@@ -165,8 +167,9 @@ class EditArrays:
         return PenaltyTable(*tensors, *kept, max_tokens=self.max_tokens)
 
 
-def _edit_arrays(edited: Sequence[tuple[int, RowEdits]], row_stride: int) -> list[np.ndarray]:
-    constrained = [(row, edits.mask) for row, edits in edited if edits.mask is not None]
+def _edit_arrays(
+    edited: Sequence[tuple[int, RowEdits]], constrained: Sequence[tuple[int, TokenMask]], row_stride: int
+) -> list[np.ndarray]:
     allowed = [(row, edits.allowed_ids) for row, edits in edited if edits.allowed_ids is not None]
     masked = [row * row_stride + token_ids for row, edits in edited for token_ids in edits.masked_ids]
     biased = [row * row_stride + edits.biased_ids for row, edits in edited if edits.biased_ids is not None]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pagewire.ipc.errors import ProtocolError
 from pagewire.ipc.steps import ScheduledRow
@@ -47,7 +50,7 @@ def masks_of_draws(rows: Sequence[ScheduledRow], masks: Mapping[int, bytes], voc
     return of_draws
 
 
-def is_allowed(mask: TokenMask, vocab_size: int) -> np.ndarray:
-    """Return a mask as [vocab_size] bool."""
-    bits = np.unpackbits(mask.view(np.uint8), count=vocab_size, bitorder="little")
-    return bits.view(np.bool_)
+def keep_allowed(row: Tensor, mask: TokenMask) -> Tensor:
+    """Return a copy of a row of logits on the host, [vocab_size] float32, with -inf where the mask says no."""
+    bits = np.unpackbits(mask.view(np.uint8), count=row.shape[0], bitorder="little")
+    return torch.where(torch.from_numpy(bits.view(np.bool_)), row, -math.inf)

@@ -163,6 +163,7 @@ class EngineDriver:
         """Send and receive until the engine is quiet."""
         self.collect()
         while not self.engine.is_quiet:
+            self.compile()
             while self.send() is not None:
                 pass
             if self.engine.is_quiet:
@@ -234,6 +235,8 @@ class EngineDriver:
                 vector = vector_of(request.inputs.prompt_token_ids)
                 assert transcript.embedding.vector == (scale_to_one(vector) if request.task.normalize else vector)
             return
+        if transcript.start is None:
+            return  # nothing was told of it
         solo = solo_answers(request, max_model_len=self.max_model_len, vocab_size=self.executor.vocab_size)
         for child, answer in zip(transcript.children, solo, strict=True):
             where = f"request {request.request_id}"
