@@ -15,10 +15,11 @@ from .access.admission import Admission
 from .access.api_keys import ApiKeys
 from .access.cors import CrossOrigin, is_preflight
 
-# Answered without an API key: orchestrators have none. Everything else, unknown paths included, needs it.
-OPEN_PATHS = frozenset({"/health", "/live", "/ping"})
+# Answered without an API key: orchestrators have none, and browsers can't send one with a page's address. Everything
+# else, unknown paths included, needs it.
+OPEN_PATHS = frozenset({"/docs", "/health", "/live", "/ping"})
 # For whoever watches the server: not counted among its work, and answered while it drains.
-_WATCHED_PATHS = frozenset({*OPEN_PATHS, "/metrics", "/metrics/", "/version"})
+_WATCHED_PATHS = frozenset({"/health", "/live", "/load", "/metrics", "/metrics/", "/ping", "/version"})
 # Whose clients read errors in Anthropic's shape.
 _ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
