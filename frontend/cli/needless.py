@@ -64,6 +64,7 @@ OF_SERVING: Mapping[str, Needless] = {
     **switches("disable-uvicorn-access-log", "there is no access log; --enable-log-requests turns a request log on"),
     **valued("uvicorn-log-level", "the HTTP server logs as all processes do (--log-level)"),
     **switches("enable-request-id-headers", "answers always carry X-Request-Id"),
+    **switches("enable-server-load-tracking", "/load always says how many requests are being answered"),
     **switches("disable-frontend-multiprocessing", "frontend and engine core are always processes of their own"),
     **switches("disable-custom-all-reduce", "sums over ranks are gathered and added in rank order, or left to nccl"),
     **switches("use-v2-block-manager disable-hybrid-kv-cache-manager", "there is one block manager"),

@@ -51,7 +51,6 @@ _NOT_YET: Mapping[str, str] = {
          "images, audio and video"),
         ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
          "KV blocks and weights stay on the device"),
-        ("enable-server-load-tracking", "this output"),
         ("logits-processors logits-processor-pattern",
          "no code of others runs in the engine; requests may bring logit_bias, bad_words and allowed_token_ids"),
         ("worker-cls worker-extension-cls scheduler-cls", "no code of others runs in the engine"),
