@@ -182,6 +182,7 @@ class ChatMessage(_Body, kw_only=True):
     function_call: Any = None
     tool_calls: Annotated[list[ToolCallBody], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
+    parsed: Any = None  # what an SDK made of the content, and writes back beside it
 
 
 class ChatRequest(GenerationRequest, kw_only=True):

@@ -64,6 +64,7 @@ class CalledFunction(_Body, kw_only=True):
 
     name: str
     arguments: str | dict[str, Any] | None = None  # Any: JSON values
+    parsed_arguments: Any = None  # what an SDK made of the arguments, and writes back beside them
 
 
 class ToolCallBody(_Body, kw_only=True):

@@ -162,6 +162,20 @@ async def test_history_with_calls_is_rendered():
         assert 'assistant: [get_weather {"city": "Zürich"}]\ntool: sunny\nassistant: \nuser: thanks\n' in text
 
 
+async def test_what_an_sdk_parsed_may_be_sent_back_with_it():
+    function = {"name": "get_time", "arguments": "{}", "parsed_arguments": {}}
+    async with serving("x") as server:
+        await server.chat(
+            messages=[
+                message("x"),
+                {"role": "assistant", "parsed": {"a": 1}, "content": "{}", "function_call": None,
+                 "tool_calls": [{"id": "1", "type": "function", "index": 0, "function": function}]},
+                {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "noon"}]},
+            ]
+        )  # fmt: skip
+        assert "assistant: {}[get_time {}]\ntool: noon\n" in prompt_of(server)
+
+
 async def test_tokenize_counts_the_tools_too():
     async with serving("x") as server:
         await server.chat(tools=[WEATHER])
