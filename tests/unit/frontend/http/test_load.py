@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from pagewire.ipc.errors import Overloaded
 from pagewire.ipc.requests import AddRequest
 from tests.support.http_server import message, running_server
 
@@ -64,3 +65,14 @@ async def test_the_sums_of_requests_are_those_of_their_usages():
             for source in ("local_compute", "local_cache_hit")
         ]
         assert by_source == [prompt - cached, cached]
+
+
+async def test_requests_that_are_not_taken_are_counted_by_reason():
+    async with running_server("x", refuses=lambda request: Overloaded("full")) as server:
+        status, _ = await server.post("/v1/completions", prompt="p")
+        assert status == 503
+        server.serving.admission.close()
+        status, _ = await server.post("/v1/messages", messages=[message("x")], max_tokens=5)
+        assert status == 503
+        for reason in ("overloaded", "draining"):
+            assert await server.metric("vllm:admission_rejections_total", reason=reason) == 1
