@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from itertools import chain
 
 from pagewire.ipc.channels import ClientId
 from pagewire.ipc.config import EngineConfig, StepLimits
 from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, RequestError
 from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, UtilityResult
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility
+from pagewire.ipc.requests import AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, SamplingMasks, StepResult
 from pagewire.ipc.structured_outputs import Grammar
 from pagewire.ipc.validation import RequestLimits, validate_request
 
 from .adapters.registry import AdapterRegistry
 from .admission import Admission
-from .blame import Blame, poison_error
-from .deadlines import late_error
 from .draft_model_policy import make_draft_policy
 from .failed_rows import void_readers_of_failed
 from .grammar.gate import CompileResult, GrammarGate
@@ -30,6 +26,7 @@ from .kv.prefix_cache import PrefixCache
 from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Request
+from .request_ends import RequestEnds
 from .rest.rest import Rest
 from .scheduled import SchedulerOutput
 from .scheduler import Scheduler
@@ -38,12 +35,11 @@ from .step_costs import StepCosts
 from .step_times import StepTimes
 from .step_totals import StepTotals
 from .steps_in_flight import StepInFlight, StepsInFlight
+from .suspects import Suspects
 from .utilities import Utilities
 
-logger = logging.getLogger(__name__)
 
-
-class Engine:
+class Engine(RequestEnds):
     """Requests, scheduler and KV accounting as one state machine.
 
     Time and results are given to it, so that a trace of calls replays exactly. The loop around it owns the sockets.
@@ -101,7 +97,7 @@ class Engine:
             stats=lambda: self.stats,
             check_invariants=self.check_invariants,
         )
-        self._blame = Blame()
+        self._suspects = Suspects(self._scheduler, self._processor, self._rest)
         is_open = config.structured_outputs.structured_outputs_backend != "none"
         self._grammars = Grammars(self._processor, GrammarGate(is_open=is_open), limits.vocab_size)
         self._due_masks = DueMasks()
@@ -143,7 +139,7 @@ class Engine:
             adapter_id=adapter_id,
         )
         self._cache.prepare(accepted)
-        self._blame.accept(accepted, request.num_deaths)
+        self._suspects.accept(accepted, request.num_deaths)
         self._grammars.admit(accepted)
         self._has_news = True
 
@@ -162,46 +158,6 @@ class Engine:
             SamplingMasks(executor_epoch=self._executor_epoch, step_id=step.step_id, rows=self._grammars.masks_of(step))
             for step in self._due_masks.take(self._in_flight)
         ]
-
-    def abort(self, client: ClientId, message: AbortRequests, now: float) -> None:
-        """End requests or single children; ids that are unknown or ended are passed over."""
-        del now  # every message comes with its time; an abort needs none
-        for request_id in message.request_ids:
-            request = self._processor.requests.get((client, request_id))
-            if request is not None:
-                self._processor.end_early(request, FinishReason.ABORT)
-        for request_id, child in message.children:
-            request = self._processor.requests.get((client, request_id))
-            if request is not None:
-                self._processor.stop_child(request, child)
-        self._has_news = True
-
-    def abort_client(self, client: ClientId) -> None:
-        """End all requests of a client that went away, without telling it."""
-        for request in [r for r in self._processor.requests.values() if r.client == client]:
-            self._processor.end_early(request, FinishReason.ABORT)
-        self._outbox.drop_client(client)
-        self._has_news = True
-
-    def next_deadline_s(self) -> float | None:
-        """Return when `fail_late` has something to do next, on the loop's clock; None if no request has a deadline."""
-        return self._processor.deadlines.next_s()
-
-    def fail_late(self, now: float) -> None:
-        """End the requests whose time is over, wherever they are; their blocks are free for the next step."""
-        for request in self._processor.deadlines.take_late(now):
-            self._processor.end_early(request, FinishReason.ERROR, late_error(request).to_info())
-            self._has_news = True
-
-    def adapters_in_use(self) -> set[int]:
-        """Return the load ids of the adapters that living requests have."""
-        return {request.adapter_id for request in self._processor.requests.values()}
-
-    def fail_adapters(self, errors: Mapping[int, ErrorInfo]) -> None:
-        """End the requests whose adapters are lost, by load id."""
-        for request in list(self._processor.requests.values()):
-            if request.adapter_id in errors:
-                self._processor.end_early(request, FinishReason.ERROR, errors[request.adapter_id])
 
     def has_work(self) -> bool:
         """Whether anything waits, runs or is in flight."""
@@ -227,7 +183,7 @@ class Engine:
         """
         if not self.can_schedule():
             return None
-        self._isolate_suspect()
+        self._suspects.isolate()
         output = self._schedule_something(now)
         is_waiting = bool(self._scheduler.waiting.num_new_requests)
         self._admission.rate.observe(output.num_new_requests, output.num_new_tokens, is_waiting=is_waiting, now=now)
@@ -260,8 +216,7 @@ class Engine:
             self._outbox.step(client)
         self._processor.apply(step.scheduled, result.rows, now)
         self._in_flight.drop_oldest()
-        if self._blame:
-            self._clear_of_blame(step)
+        self._suspects.clear(step.scheduled)
         self._totals.finish(result, step.num_scheduled_tokens)
         step_s = self._step_times.measure(result, step.sent_s, now)
         self._costs.observe(step.shape, step_s)
@@ -279,9 +234,8 @@ class Engine:
         """
         self._is_serving = False
         self._num_executor_restarts += 1
-        self._blame.keep(self._is_living)
         in_flight = {item.child.request for item in self._in_flight.scheduled()}
-        culprit = self._blame.count_death(filter(self._is_living, in_flight), was_killed=was_killed)
+        culprit = self._suspects.count_death(in_flight, was_killed=was_killed)
         self._in_flight.clear()
         self._due_masks.clear()
         self._scheduler.start_over()
@@ -290,9 +244,7 @@ class Engine:
             child.num_steps_in_flight = child.num_pending_tokens = child.num_drafts_in_flight = 0
             child.awaits_guesses = False
         if culprit is not None:
-            error = poison_error(cause)
-            logger.error("request_id=%s of client %s fails: %s", culprit.request_id, culprit.client.hex(), error)
-            self._processor.end_early(culprit, FinishReason.ERROR, error.to_info())
+            self._suspects.convict(culprit, cause)
         return culprit is not None
 
     def resume(self, executor_epoch: int) -> None:
@@ -368,24 +320,6 @@ class Engine:
 
     def _note_news(self) -> None:
         self._has_news = True
-
-    def _is_living(self, request: Request) -> bool:
-        return self._processor.requests.get(request.key) is request
-
-    def _isolate_suspect(self) -> None:
-        self._blame.keep(self._is_living)
-        suspect = self._blame.suspect()
-        if suspect is not None and not self._rest.lets_run_request(suspect):
-            suspect = None
-        if suspect is not None and suspect is not self._scheduler.alone:
-            client = suspect.client.hex()
-            logger.warning("request_id=%s of client %s may end executors: it runs alone", suspect.request_id, client)
-        self._scheduler.isolate(suspect)
-
-    def _clear_of_blame(self, step: StepInFlight) -> None:
-        for item in step.scheduled:
-            if item.num_draws and not item.is_void:
-                self._blame.clear(item.child.request)
 
     def _schedule_something(self, now: float) -> SchedulerOutput:
         """Schedule, and make sure of progress: with nothing in flight a step runs something, or a request fails."""

@@ -5,7 +5,6 @@ Nothing here blocks. While a killed group ends and the next one loads its model,
 
 from __future__ import annotations
 
-import enum
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +32,7 @@ from pagewire.ipc.steps import (
 from .executor_client import STOP_TIMEOUT_S, ExecutorGroup
 from .executor_death import ExecutorDeath, find_cause, name_of
 from .executor_placer import ExecutorPlacer
+from .executor_state import ExecutorState
 from .stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
@@ -42,14 +42,6 @@ logger = logging.getLogger(__name__)
 _FIRST_MESSAGE_S = 20.0
 _LATER_FIRST_MESSAGE_S = 5.0
 _LAST_WORDS_S = 0.2  # an executor that fails says why before it ends; its message may arrive after its death notice
-
-
-class _State(enum.Enum):
-    PLACING = enum.auto()  # nothing runs: waits for the hosts that executors run on
-    LOADING = enum.auto()
-    SERVING = enum.auto()
-    ENDING = enum.auto()  # told to stop, or killed; not every process is dead yet
-    AT_REST = enum.auto()  # nothing runs, until it is told to
 
 
 class ExecutorSupervisor:
@@ -98,7 +90,7 @@ class ExecutorSupervisor:
         # Of the group that runs or loads:
         self._group: ExecutorGroup | None = None
         self._epoch = 0
-        self._state = _State.PLACING
+        self._state = ExecutorState.PLACING
         self._num_in_flight = 0
         self._fault: str | None = None  # what the core itself has found wrong with it
         self._failures: dict[int, PagewireError] = {}  # by rank
@@ -115,17 +107,13 @@ class ExecutorSupervisor:
     @property
     def takes_steps(self) -> bool:
         """Whether the group is ready and nothing speaks against it."""
-        return self._state is _State.SERVING and self._fault is None and not self._failures
+        return self._state is ExecutorState.SERVING and self._fault is None and not self._failures
 
     @property
     def needs_attention(self) -> bool:
         """Whether the loop has to come back without being woken, to see whether the executors hang."""
-        return (
-            self._stall.is_waiting
-            or bool(self._loading)
-            or self._state is _State.PLACING
-            or self._kill_at is not None
-        )
+        is_waiting = self._stall.is_waiting or self._kill_at is not None or bool(self._loading)
+        return is_waiting or self._state is ExecutorState.PLACING
 
     @property
     def is_resting(self) -> bool:
@@ -135,18 +123,18 @@ class ExecutorSupervisor:
     @property
     def is_at_rest(self) -> bool:
         """Whether none do, and all their memory is free."""
-        return self._state is _State.AT_REST
+        return self._state is ExecutorState.AT_REST
 
     def rest(self, now: float) -> None:
         """End the group in order, and start none until `wake`. No step may be in flight."""
         self._is_resting = True
         self._lost_s = None
-        if self._state is _State.PLACING:
-            self._state = _State.AT_REST
-        elif self._state in (_State.LOADING, _State.SERVING):
+        if self._state is ExecutorState.PLACING:
+            self._state = ExecutorState.AT_REST
+        elif self._state in (ExecutorState.LOADING, ExecutorState.SERVING):
             assert self._group is not None
             logger.info("the executors end, as the engine sleeps")
-            self._state = _State.ENDING
+            self._state = ExecutorState.ENDING
             self._loading.clear()
             self._num_in_flight = 0
             self._stall.start_over()
@@ -156,8 +144,8 @@ class ExecutorSupervisor:
     def wake(self, now: float) -> None:
         """Start a group, as soon as the last one is dead."""
         self._is_resting = False
-        if self._state is _State.AT_REST:
-            self._state = _State.PLACING
+        if self._state is ExecutorState.AT_REST:
+            self._state = ExecutorState.PLACING
             self.go_on(now)
 
     def send(self, step: ExecuteStep, now: float) -> None:
@@ -209,9 +197,7 @@ class ExecutorSupervisor:
                     self._ready[rank] = message
                     self._loading.pop(rank, None)
                     if len(self._ready) == self._mesh.world_size:
-                        ready = self._ready[self._mesh.output_rank]
-                        self._become_ready(ready, now)
-                        yield self._with_all_failures(ready)
+                        yield self._become_ready(self._ready[self._mesh.output_rank], now)
                 case _:
                     yield message
 
@@ -228,7 +214,7 @@ class ExecutorSupervisor:
 
         Where the cause is not certain yet, this waits for a moment: to be received, too, before the group is ended.
         """
-        if self._state not in (_State.LOADING, _State.SERVING):
+        if self._state not in (ExecutorState.LOADING, ExecutorState.SERVING):
             return False
         death = self._find_death(now)
         if death is not None and not death.is_certain and self._group is not None:
@@ -241,8 +227,8 @@ class ExecutorSupervisor:
         death = self._find_death(now)
         assert death is not None
         assert self._group is not None, "only a group can be lost"
-        is_failed_start = self._state is _State.LOADING and not death.came_from_outside
-        self._state = _State.ENDING
+        is_failed_start = self._state is ExecutorState.LOADING and not death.came_from_outside
+        self._state = ExecutorState.ENDING
         self._loading.clear()
         self._num_in_flight = 0
         self._stall.start_over()
@@ -269,10 +255,10 @@ class ExecutorSupervisor:
         if group is not None and self._kill_at is not None and (now >= self._kill_at or group.is_dead):
             self._kill_at = None
             group.begin_kill()
-        if self._state is _State.ENDING and self._kill_at is None and group is not None and group.reap():
-            self._state = _State.AT_REST if self._is_resting else _State.PLACING
+        if self._state is ExecutorState.ENDING and self._kill_at is None and group is not None and group.reap():
+            self._state = ExecutorState.AT_REST if self._is_resting else ExecutorState.PLACING
         try:
-            if self._state is _State.PLACING and self._placer.await_hosts(now):
+            if self._state is ExecutorState.PLACING and self._placer.await_hosts(now):
                 self._load(now)
         except MachineError as exc:
             return exc
@@ -292,7 +278,7 @@ class ExecutorSupervisor:
         """Start a group, of which every rank has to say something in time until it is ready."""
         self._epoch += 1
         self._group = self._start_group(epoch=self._epoch, num_blocks=self._num_blocks, adapters=self._adapters())
-        self._state = _State.LOADING
+        self._state = ExecutorState.LOADING
         self._num_in_flight = 0
         self._fault = None
         self._failures = {}
@@ -304,18 +290,16 @@ class ExecutorSupervisor:
         if self._epoch > 1:
             logger.info("executor epoch %d starts", self._epoch)
 
-    def _become_ready(self, message: ExecutorReady, now: float) -> None:
+    def _become_ready(self, message: ExecutorReady, now: float) -> ExecutorReady:
         self._num_blocks = message.num_blocks
         self._has_served = True
-        self._state = _State.SERVING
+        self._state = ExecutorState.SERVING
         self._budget.start_succeeded()
         if self._lost_s is not None:
             logger.info("executor epoch %d takes steps, %.2f s after the loss", self.epoch, now - self._lost_s)
             self._lost_s = None
-
-    def _with_all_failures(self, ready: ExecutorReady) -> ExecutorReady:
         failed = {load_id: why for each in self._ready.values() for load_id, why in each.failed_adapters.items()}
-        return msgspec.structs.replace(ready, failed_adapters=failed) if failed else ready
+        return msgspec.structs.replace(message, failed_adapters=failed) if failed else message
 
     def _check_right_to_answer(self, rank: int) -> None:
         if rank != self._mesh.output_rank:

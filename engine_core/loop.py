@@ -18,24 +18,21 @@ import zmq
 from pagewire.checkpoint.fingerprint import fingerprint
 from pagewire.checkpoint.loading import load_model_config
 from pagewire.checkpoint.model_config import ModelConfig
-from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.channels import ClientId, ClientRouter
 from pagewire.ipc.cluster_keys import ClusterKeys
-from pagewire.ipc.codec import PROTOCOL_VERSION
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.curve import ServerKeys
 from pagewire.ipc.endpoints import RuntimeDir
 from pagewire.ipc.errors import EngineDead, EngineError, ErrorInfo, PagewireError, ProtocolError, StartError
-from pagewire.ipc.outputs import Ready, StepOutputs, UtilityResult
+from pagewire.ipc.outputs import StepOutputs, UtilityResult
 from pagewire.ipc.process import ParentWatch
 from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ClientMessage, Hello, Ping, WatchPrefixCache
 from pagewire.ipc.step_trace import StepTrace
 from pagewire.ipc.steps import AdapterLoaded, ExecutorReady, FromExecutor, StepResult
 
-from .adapters.calls import METHODS as ADAPTER_METHODS
-from .adapters.calls import AdapterCalls
 from .adapters.registry import AdapterRegistry
 from .cache_watchers import CacheWatchers
+from .calls import Calls
 from .client_registry import PING_INTERVAL_S, ClientRegistry
 from .engine import Engine
 from .engine_info import engine_info, request_limits
@@ -44,9 +41,8 @@ from .executor_supervisor import ExecutorSupervisor
 from .grammar.compiler import GrammarCompiler
 from .grammar.vocabulary_source import VocabularySource
 from .hosts.choose_placer import choose_placer
-from .rest.calls import METHODS as REST_METHODS
-from .rest.calls import RestCalls
-from .step_profile import trace_core
+from .step_profile import trace_if_asked
+from .welcome import Welcome
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +81,6 @@ class EngineCore:
         """
         self._config = config
         self._watch = watch
-        self._core_epoch = core_epoch
-        self._engine_id = engine_id
         self._runtime_dir = runtime_dir
         self._started = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -98,13 +92,6 @@ class EngineCore:
         local = LocalPlacer(self._context, runtime_dir, config, core_epoch=core_epoch, module=executor_module)
         self._placer = choose_placer(config, local, cluster_keys, fingerprint(self._model), core_epoch=core_epoch)
         self._adapters = AdapterRegistry(config.lora)
-        self._adapter_calls = AdapterCalls(
-            self._adapters,
-            config.parallel.mesh.world_size,
-            order=lambda message: self._executors.tell(message),
-            answer=lambda client, result: self._clients.send(client, result, time.monotonic()),
-            tell=self._tell_adapters,
-        )
         self._executors = ExecutorSupervisor(
             self._placer,
             config,
@@ -114,19 +101,12 @@ class EngineCore:
             now=self._started,
             adapters=lambda: self._adapters.held,
         )
-        vocabulary = VocabularySource(
-            model_path=config.model.model_path,
-            vocab_size=self._model.tokenizer_size,
-            eos_token_ids=self._model.eos_token_ids,
-        )
+        vocabulary = VocabularySource.of(self._model, config.model.model_path)
         self._grammars = GrammarCompiler(vocabulary, log_level=config.log_level, poller=self._poller)
-        self._rest_calls = RestCalls(
-            self._executors,
-            answer=lambda client, result: self._clients.send(client, result, time.monotonic()),
-            executors_ended=self._adapter_calls.executors_lost,
+        self._welcome = Welcome(self._clients, core_epoch=core_epoch, engine_id=engine_id)
+        self._calls = Calls(
+            self._clients, self._executors, self._adapters, config.parallel.mesh.world_size, self._welcome.tell_adapters
         )
-        self._greeted_early: set[ClientId] = set()
-        self._ready: Ready | None = None
         self._engine: Engine | None = None
         self._failure: PagewireError | None = None
         self._was_busy = False
@@ -162,14 +142,13 @@ class EngineCore:
             self._drain_clients(now)
             if self._engine is not None:
                 self._engine.fail_late(now)
-                if self._adapters.has_leaving:
-                    self._adapter_calls.let_go(self._engine.adapters_in_use())
+                self._calls.let_go(self._engine)
                 self._grammars.exchange(self._engine)
             self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)
-            if self._engine is not None and self._rest_calls.look_after(self._engine, now):
-                self._tell_stats(self._engine, now)
+            if self._engine is not None:
+                self._calls.look_after(self._engine, now)
             self._watch_clients(now)
         failure = self._failure
         self._stop(failure)
@@ -214,7 +193,7 @@ class EngineCore:
                     self._forget(client)
                 if not self._clients.greet(client, message, now):
                     return
-                self._welcome(client, now)
+                self._welcome.greet(client, self._engine, now)
             case Ping() if client in self._clients:
                 # Whoever waits for tokens hears from the core anyway; who waits for Ready learns that it runs.
                 if self._engine is None or client not in self._engine.live_clients():
@@ -225,28 +204,10 @@ class EngineCore:
                 self._engine.add_request(client, message, now)
             case AbortRequests():
                 self._engine.abort(client, message, now)
-            case CallUtility() if message.method in ADAPTER_METHODS:
-                self._adapter_calls.call(client, message)
-            case CallUtility() if message.method in REST_METHODS:
-                self._rest_calls.call(self._engine, client, message, now)
-                if not message.method.startswith("is_"):
-                    self._tell_stats(self._engine, now)
             case CallUtility():
-                self._clients.send(client, self._call_utility(client, message), now)
+                self._calls.call(self._engine, client, message, now)
             case WatchPrefixCache():
                 self._cache_watchers.watch(client, self._engine.prefix_cache, now)
-
-    def _welcome(self, client: ClientId, now: float) -> None:
-        if self._ready is None or self._engine is None:
-            self._greeted_early.add(client)
-            return
-        self._clients.send(client, self._ready, now)
-        if not self._engine.is_serving:
-            self._clients.send(client, StepOutputs(stats=self._engine.stats), now)
-
-    def _call_utility(self, client: ClientId, call: CallUtility) -> UtilityResult:
-        assert self._engine is not None
-        return self._engine.call_utility(client, call)
 
     def _watch_executors(self, now: float) -> None:
         self._drain_executors(now)
@@ -258,7 +219,7 @@ class EngineCore:
 
     def _lose_executors(self, now: float) -> None:
         death = self._executors.end(now)
-        self._adapter_calls.executors_lost()
+        self._calls.executors_lost()
         if death.final is not None:
             self._failure = death.final
         elif self._engine is not None:
@@ -286,12 +247,12 @@ class EngineCore:
             case ExecutorReady():
                 self._start_serving(message, now)
             case AdapterLoaded():
-                self._adapter_calls.loaded(message)
+                self._calls.adapter_loaded(message)
             case UtilityResult():
                 logger.warning("an executor answered a call that nobody made: %s", message.call_id)
 
     def _start_serving(self, executor: ExecutorReady, now: float) -> None:
-        self._adapter_calls.executors_ready(executor.executor_epoch, executor.failed_adapters)
+        self._calls.executors_ready(executor)
         if self._engine is not None:
             self._engine.fail_adapters(executor.failed_adapters)
             self._engine.resume(executor.executor_epoch)
@@ -312,31 +273,13 @@ class EngineCore:
             executor_epoch=executor.executor_epoch,
             adapters=self._adapters,
         )
-        self._trace_steps(engine)
+        self._trace = trace_if_asked(config, engine, self._executors, self._clients, self._poller)
         info = engine_info(config, model, step_limits, limits, executor, now - self._started)
         info = msgspec.structs.replace(info, adapters=tuple(self._adapters.listed))
-        self._ready = Ready(
-            protocol_version=PROTOCOL_VERSION, core_epoch=self._core_epoch, info=info, engine_id=self._engine_id
-        )
-        for client in self._greeted_early:
-            self._clients.send(client, self._ready, now)
-        self._greeted_early.clear()
+        self._welcome.begin(info, now)
         # What was made up to now lives as long as the process: collections in the middle of a step need not walk it.
         gc.collect()
         gc.freeze()
-
-    def _trace_steps(self, engine: Engine) -> None:
-        path = self._config.observability.profile_steps
-        if path is not None:
-            self._trace = StepTrace(path, "core")
-            trace_core(
-                self._trace,
-                engine,
-                self._executors,
-                self._clients,
-                self._poller,
-                max_steps_in_flight=self._config.max_steps_in_flight,
-            )
 
     def _dispatch(self, now: float) -> None:
         if self._engine is None:
@@ -366,12 +309,6 @@ class EngineCore:
         self._was_busy = is_busy
         self._cache_watchers.tell_changes(now, is_busy=is_busy)
 
-    def _tell_adapters(self, adapters: list[Adapter]) -> None:
-        if self._ready is not None:
-            info = msgspec.structs.replace(self._ready.info, adapters=tuple(adapters))
-            self._ready = msgspec.structs.replace(self._ready, info=info)
-        self._clients.send_to_all(StepOutputs(adapters=adapters), time.monotonic())
-
     def _tell_stats(self, engine: Engine, now: float) -> None:
         self._clients.send_to_all(StepOutputs(stats=engine.stats), now)
 
@@ -382,7 +319,7 @@ class EngineCore:
             self._forget(client)
 
     def _forget(self, client: ClientId) -> None:
-        self._greeted_early.discard(client)
+        self._welcome.forget(client)
         self._cache_watchers.forget(client)
         if self._engine is not None:
             self._engine.abort_client(client)

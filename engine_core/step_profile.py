@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import zmq
 
+from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.step_trace import MAIN_TRACK, StepTrace
 from pagewire.ipc.steps import ExecuteStep, StepResult
 
 from .client_registry import ClientRegistry
 from .engine import Engine
 from .executor_supervisor import ExecutorSupervisor
+
+
+def trace_if_asked(
+    config: EngineConfig, engine: Engine, executors: ExecutorSupervisor, clients: ClientRegistry, poller: zmq.Poller
+) -> StepTrace | None:
+    """Return the trace that `--profile-steps` asks for; arguments as of `trace_core`."""
+    path = config.observability.profile_steps
+    if path is None:
+        return None
+    trace = StepTrace(path, "core")
+    trace_core(trace, engine, executors, clients, poller, max_steps_in_flight=config.max_steps_in_flight)
+    return trace
 
 
 def trace_core(

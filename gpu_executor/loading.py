@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import torch
+
 from pagewire.ipc.errors import ConfigError, ErrorInfo
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import ExecuteStep, ExecutorReady, LoadModel, NewRow, ScheduledRow
@@ -18,7 +20,7 @@ from .batch.device_tokens import most_token_bytes
 from .batch.input_batch import InputBatch
 from .batch.kv_cache import KVCache
 from .batch.step_plan import RowLimits
-from .compute_dtype import dtype_name
+from .compute_dtype import CHECKPOINT_DTYPES, dtype_name
 from .cuda_graphs import DecodeGraphs, GraphBuffers
 from .device_memory import Allocator, GpuMeter, HostMeter, MemoryMeter
 from .devices.graph_recorder import CudaRecorder
@@ -195,8 +197,8 @@ def _make_adapter_store(target: LoadedModel) -> AdapterStore | None:
     plan = target.plan
     if not plan.config.lora.enable_lora:
         return None
-    # Where kernels keep activations in float32, weights may be of any type, and each is as its checkpoint has it.
-    dtype = plan.dtype if plan.weight_dtype is None else plan.weight_dtype
+    # Where kernels keep activations in float32, weights may be of any type: adapters have the checkpoint's.
+    dtype = plan.weight_dtype or CHECKPOINT_DTYPES.get(plan.model.dtype, torch.bfloat16)
     reader = AdapterReader(target.model, plan.ops, dtype, plan.device.torch_device, plan.config.lora.max_lora_rank)
     return AdapterStore(reader)
 

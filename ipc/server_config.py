@@ -95,7 +95,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sse_keep_alive_interval: Annotated[
         float, Meta(description="Seconds without an event after which a stream gets a comment; 0: none.")
     ] = 15.0
-    disable_fastapi_docs: Annotated[bool, Meta(description="Serve no /openapi.json.")] = False
+    disable_fastapi_docs: Annotated[bool, Meta(description="Serve neither /openapi.json nor /docs.")] = False
     request_timeout: Annotated[
         float | None,
         Meta(description="Seconds from its arrival that a request may take; its own `timeout` can only be shorter."),

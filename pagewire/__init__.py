@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from pagewire.frontend.client.engine_client import AsyncEngineClient
     from pagewire.frontend.client.key_files import read_client_keys
     from pagewire.frontend.client.sync_client import EngineClient
+    from pagewire.frontend.offline.beam_search import BeamSearchOutput, BeamSearchSequence
     from pagewire.frontend.offline.embed import EmbeddingOutput, EmbeddingRequestOutput
     from pagewire.frontend.offline.llm import LLM
     from pagewire.frontend.offline.lora_request import LoRARequest
     from pagewire.frontend.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from pagewire.frontend.text.beam_search import BeamSearchParams
     from pagewire.ipc.curve import ClientKeys
     from pagewire.ipc.errors import (
         ClientGivenUp,
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncEngineClient",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "ClientGivenUp",
     "ClientKeys",
     "CompletionOutput",
@@ -82,11 +87,13 @@ __all__ = [
 _MODULES = {
     "pagewire.frontend.client.engine_client": ("AsyncEngineClient",),
     "pagewire.frontend.client.key_files": ("read_client_keys",),
+    "pagewire.frontend.offline.beam_search": ("BeamSearchOutput", "BeamSearchSequence"),
     "pagewire.frontend.offline.embed": ("EmbeddingOutput", "EmbeddingRequestOutput"),
     "pagewire.frontend.offline.llm": ("LLM",),
     "pagewire.frontend.offline.lora_request": ("LoRARequest",),
     "pagewire.frontend.offline.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
     "pagewire.frontend.client.sync_client": ("EngineClient",),
+    "pagewire.frontend.text.beam_search": ("BeamSearchParams",),
     "pagewire.ipc.curve": ("ClientKeys",),
     "pagewire.ipc.errors": (
         "ClientGivenUp", "ConfigError", "ContextTooLong", "DeadlineExceeded", "EngineDead", "EngineError",

@@ -38,6 +38,7 @@ with dev_extra():
 REFUSAL_LIMIT_S = 1.0
 _TIMEOUT_S = 60.0
 _PROGRESS_EVERY = 5000
+_LAST_EVENTS = ("response.completed", "response.incomplete", "message_stop")
 _LEAK = re.compile(r'Traceback|File "|site-packages|ipc://|(?<![\w/:.~])(?:/[\w.+@%-]+){2,}')  # the last: any path
 # A request that happens to be served shall not take long.
 _SERVER_FLAGS = ("--max-model-len", "32", "--max-num-seqs", "8", "--kernels", "reference", "--dtype", "float32")
@@ -150,17 +151,29 @@ class Attack:
         elif b"data: " in body[:10]:
             assert b'"server_error"' not in body, f"a stream that failed: {body[-500:]!r}"
             assert body.endswith(b"data: [DONE]\n\n"), f"a stream without an end: {body[-500:]!r}"
+        elif body.startswith(b"event: "):
+            last = body.rstrip().rpartition(b"event: ")[2].partition(b"\n")[0].decode()
+            assert last in _LAST_EVENTS, f"a stream without an end: {body[-500:]!r}"
 
     def _judge_refusal(self, request: RawRequest, status: int, body: bytes) -> None:
         operation = self.document["paths"].get(request.path, {}).get(request.method.lower())
         if operation is not None:
             assert str(status) in operation["responses"], f"the description has no {status} for {request.path}"
         error = json.loads(body)["error"]
-        assert set(error) == {"message", "type", "param", "code"}, error
+        assert set(error) == self._error_fields(operation), error
         assert error["message"], error
         for leak in _LEAK.findall(error["message"]):
             # A refusal may quote what was sent, and name another route.
             assert leak.encode() in request.body or leak in self.document["paths"], error
+
+    def _error_fields(self, operation: Mapping[str, Any] | None) -> set[str]:  # Any: the description is JSON
+        """Return what stands under `error` in a route's refusals; every dialect has a shape of its own."""
+        if operation is None:
+            return {"message", "type", "param", "code"}
+        schemas = self.document["components"]["schemas"]
+        answer = operation["responses"]["408"]["content"]["application/json"]["schema"]
+        error = schemas[_named(answer)]["properties"]["error"]
+        return set(schemas[_named(error)]["properties"])
 
     def _answer(self, request: RawRequest) -> tuple[int, bytes]:
         is_fresh = self._connection.sock is None
@@ -189,6 +202,10 @@ class Attack:
 
     def _connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=_TIMEOUT_S)
+
+
+def _named(schema: Mapping[str, str]) -> str:
+    return schema["$ref"].rpartition("/")[2]
 
 
 def raw_requests(document: Mapping[str, Any]) -> st.SearchStrategy[RawRequest]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..tokenizer.tokenizer import Tokenizer
 from .reasoning import CLOSE_TAG, OPEN_TAG, ReasoningSplitter
 from .tool_parsers.formats import TAGS, ToolFormat, find_format
+
+logger = logging.getLogger(__name__)
 
 
 class ReasoningFormat(enum.Enum):
@@ -98,7 +101,13 @@ def find_formats(
 def _tool_format(template: str | None, name: str) -> ToolFormat | None:
     if name == "none":
         return None
-    return find_format(template) if name == "auto" else ToolFormat(name)
+    if name == "auto":
+        return find_format(template)
+    if template is None or "tools" not in template:
+        logger.warning(
+            "--tool-call-parser %s: the chat template prints no tools, so that the model isn't told of them", name
+        )
+    return ToolFormat(name)
 
 
 def _reasoning_format(template: str | None, name: str) -> ReasoningFormat | None:

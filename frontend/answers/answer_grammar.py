@@ -52,29 +52,36 @@ def answer_grammar(
             "tool_choice forces a call, and the request asks for a form of the answer as well; send one of them.",
             param="tool_choice",
         )
-    if asked is None and not tools.is_forced:
-        return None
     lines = _Lines(formats.special_ids)
+    may_call = tools.mode == "auto" and formats.tools in (ToolFormat.HERMES, ToolFormat.MISTRAL)
     if asked is None:
-        lines.add("body", lines.calls(tools, forced_format(formats)))
-    else:
-        may_call = tools.mode == "auto" and formats.tools in (ToolFormat.HERMES, ToolFormat.MISTRAL)
-        if thinking is Thinking.NONE and not may_call:
+        if tools.is_forced:
+            lines.add("body", lines.calls(tools, forced_format(formats)))
+        elif may_call and any(tool.is_strict for tool in tools.tools):
+            lines.add("body", lines.text_and_calls(tools, _known(formats.tools)))
+        else:
+            return None
+        return StructuredOutputs(grammar=lines.text(thinking))
+    if thinking is Thinking.NONE and not may_call:
+        return asked
+    answer = lines.answer(asked)
+    if answer is None:
+        if thinking is not Thinking.OPEN:
             return asked
-        answer = lines.answer(asked)
-        if answer is None:
-            if thinking is not Thinking.OPEN:
-                return asked
-            raise InvalidRequest(
-                "A grammar or structural_tag can't follow this model's reasoning: turn that off, by "
-                'chat_template_kwargs {"enable_thinking": false} or as its chat template has it.',
-                param="structured_outputs",
-            )
-        if may_call:
-            assert formats.tools is not None
-            answer = f"{lines.calls(tools, formats.tools)} | {answer}"
-        lines.add("body", answer)
+        raise InvalidRequest(
+            "A grammar or structural_tag can't follow this model's reasoning: turn that off, by "
+            'chat_template_kwargs {"enable_thinking": false} or as its chat template has it.',
+            param="structured_outputs",
+        )
+    if may_call:
+        answer = f"{lines.calls(tools, _known(formats.tools))} | {answer}"
+    lines.add("body", answer)
     return StructuredOutputs(grammar=lines.text(thinking))
+
+
+def _known(tool_format: ToolFormat | None) -> ToolFormat:
+    assert tool_format is not None
+    return tool_format
 
 
 class _Lines:
@@ -122,40 +129,65 @@ class _Lines:
 
     def calls(self, tools: ToolUse, tool_format: ToolFormat) -> str:
         """Return the rule of one call or several, of any of the tools or of the one that is named."""
-        chosen = [tool for tool in tools.tools if tools.named in (None, tool.name)]
-        call = self.add("call", " | ".join(self._call(tool, f"call_{n}", tool_format) for n, tool in enumerate(chosen)))
-        is_single = tools.mode == "named" or not tools.parallel
-        before, between, after = "", "", ""
+        call = self._any_call(tools, tool_format)
         match tool_format:
             case ToolFormat.HERMES:
-                between = _quote("\n")
-            case ToolFormat.LLAMA3_JSON:
-                between = _quote("; ")
-            case ToolFormat.MISTRAL if not self._names_stand_first:
-                before, between, after = f'{self._tag("[TOOL_CALLS]")} "["', _quote(", "), '"]"'
-        more = "" if is_single else f"({between} {call}){{0,{MAX_CALLS - 1}}}"
-        return self.add("calls", " ".join(filter(None, (before, call, more, after))))
+                call = f"{self._tag('<tool_call>')} {call}"
+                body = _repeated(call, _quote("\n"), tools)
+            case ToolFormat.MISTRAL if self._names_stand_first:
+                body = _repeated(f"{self._tag('[TOOL_CALLS]')} {call}", "", tools)
+            case ToolFormat.MISTRAL:
+                body = f"{self._tag('[TOOL_CALLS]')} {_listed(call, tools)}"
+            case _:
+                body = _repeated(call, _quote("; "), tools)
+        return self.add("calls", body)
+
+    def text_and_calls(self, tools: ToolUse, tool_format: ToolFormat) -> str:
+        """Return the body of free text in which a tag is followed by a valid call."""
+        behind = self._any_call(tools, tool_format)
+        if tool_format is ToolFormat.MISTRAL and not self._names_stand_first:
+            behind = _listed(behind, tools)
+        tag = "<tool_call>" if tool_format is ToolFormat.HERMES else "[TOOL_CALLS]"
+        self.add("TEXT", "/(?s:.*)/")
+        head = self.add("head" if tag in self._special_ids else "head[lazy]", f"TEXT {self._tag(tag)}")
+        return f"({head.removesuffix('[lazy]')} {behind}){'*' if tools.parallel else '?'} TEXT"
 
     @property
     def _names_stand_first(self) -> bool:
         """Whether Mistral's calls are `[TOOL_CALLS]name[ARGS]{...}`, as its newer vocabularies have it."""
         return "[ARGS]" in self._special_ids
 
+    def _any_call(self, tools: ToolUse, tool_format: ToolFormat) -> str:
+        chosen = [tool for tool in tools.tools if tools.named in (None, tool.name)]
+        return self.add("call", " | ".join(self._call(tool, f"call_{n}", tool_format) for n, tool in enumerate(chosen)))
+
     def _call(self, tool: Tool, rule: str, tool_format: ToolFormat) -> str:
+        """Return the rule of a tool's call, as it stands behind the tag."""
         arguments = self.add(f"{rule}_arguments", f"%json {_schema(_closed(tool.parameters))}")
         name = json.dumps(tool.name)
         match tool_format:
             case ToolFormat.HERMES:
-                head = self._tag("<tool_call>") + " " + _quote('\n{"name": ' + name + ', "arguments": ')
+                head = _quote('\n{"name": ' + name + ', "arguments": ')
                 tail = _quote("}\n") + " " + self._tag("</tool_call>")
             case ToolFormat.MISTRAL if self._names_stand_first:
-                head = f"{self._tag('[TOOL_CALLS]')} {_quote(tool.name)} {self._tag('[ARGS]')}"
-                tail = ""
+                head, tail = f"{_quote(tool.name)} {self._tag('[ARGS]')}", ""
             case ToolFormat.MISTRAL:
-                head, tail = _quote(f'{{"name": {name}, "arguments": '), _quote("}")
+                head, tail = _quote('{"name": ' + name + ', "arguments": '), _quote("}")
             case _:
-                head, tail = _quote(f'{{"name": {name}, "parameters": '), _quote("}")
+                head, tail = _quote('{"name": ' + name + ', "parameters": '), _quote("}")
         return self.add(rule, f"{head} {arguments} {tail}".rstrip())
+
+
+def _repeated(call: str, between: str, tools: ToolUse) -> str:
+    """Return one call, or several where that is allowed."""
+    if tools.mode == "named" or not tools.parallel:
+        return call
+    return f"{call} ({between} {call}){{0,{MAX_CALLS - 1}}}"
+
+
+def _listed(call: str, tools: ToolUse) -> str:
+    """Return the same as a JSON list."""
+    return f'"[" {_repeated(call, _quote(", "), tools)} "]"'
 
 
 def _closed(parameters: dict[str, Any] | None) -> dict[str, Any]:  # Any: a JSON schema

@@ -34,6 +34,11 @@ class AnswerPlan:
     grammar: StructuredOutputs | None
     keeps_special_tokens: bool
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether answers are text and nothing else, which needs no reading."""
+        return self.tool_format is None and self.thinking is Thinking.NONE
+
     def make_reader(self) -> AnswerReader:
         """Return a reader for one answer."""
         rest: PartReader = TextReader()

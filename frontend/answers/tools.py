@@ -15,12 +15,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: what it is called by.
         description: what it is for.
-        parameters: JSON schema of its arguments, an object; None: it takes none, or any.
+        parameters: JSON schema of its arguments, an object; None: it takes none.
+        is_strict: its arguments must follow the schema even where the model calls of its own accord.
     """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None  # Any: a JSON schema
+    is_strict: bool = False
 
     def as_function(self) -> dict[str, Any]:  # Any: what chat templates print as JSON
         """Return the tool as chat templates expect it."""

@@ -16,8 +16,8 @@ from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 # Flags that take all values up to the next flag.
 _LISTS = (
-    "--served-model-name", "--allow-clients", "--allowed-origins", "--allowed-methods", "--allowed-headers",
-    "--goodput", "--target",
+    "--served-model-name", "--lora-modules", "--allow-clients", "--allowed-origins", "--allowed-methods",
+    "--allowed-headers", "--goodput", "--target",
 )  # fmt: skip
 
 

@@ -43,6 +43,7 @@ _COMPILED = "nothing is compiled at start"
 _GRAPHS = "graphs are captured for the batches that come; --enforce-eager turns them off"
 _NO_FOREIGN_CODE = "code that comes with a checkpoint is never run, and no model that is served needs any"
 _SINGLE_STEPS = "a step is one token of each request, and the next one is prepared meanwhile (--async-scheduling)"
+_DRAFTS = "drafts are made where they pay and accepted where they equal the model's own draw"
 _RECOMPUTED = "a preempted request is recomputed, mostly from the prefix cache"
 _COUNTED_BY_SERVER = "tokens are counted by the server"
 
@@ -63,11 +64,15 @@ OF_SERVING: Mapping[str, Needless] = {
     **valued("max-log-len", "prompts are never logged, only how long they are (--enable-log-requests)"),
     **switches("disable-uvicorn-access-log", "there is no access log; --enable-log-requests turns a request log on"),
     **valued("uvicorn-log-level", "the HTTP server logs as all processes do (--log-level)"),
+    **switches("enable-server-load-tracking", "/load always says how many requests are being answered"),
+    **switches("enable-server-load-tracking", "what runs is always counted: /load and /metrics"),
     **switches("enable-request-id-headers", "answers always carry X-Request-Id"),
     **switches("disable-frontend-multiprocessing", "frontend and engine core are always processes of their own"),
     **switches("disable-custom-all-reduce", "sums over ranks are gathered and added in rank order, or left to nccl"),
     **switches("use-v2-block-manager disable-hybrid-kv-cache-manager", "there is one block manager"),
     **switches("use-tqdm-on-load", "the load is reported in the log"),
+    **valued("speculative-disable-by-batch-size spec-decoding-acceptance-method", _DRAFTS),
+    **switches("speculative-disable-mqa-scorer disable-logprobs-during-spec-decoding", _DRAFTS),
     **switches("disable-async-output-proc multi-step-stream-outputs", _SINGLE_STEPS),
     **valued("num-scheduler-steps num-lookahead-slots", _SINGLE_STEPS),
     **valued("scheduler-delay-factor delay-factor", "a prompt waits for nothing but its room in a step"),

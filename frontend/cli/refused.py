@@ -46,19 +46,28 @@ _NOT_YET: Mapping[str, str] = {
         ("headless", "--node-rank tells a host that serves from one that only computes"),
         ("tool-parser-plugin reasoning-parser-plugin", "no code of others runs in the server"),
         ("tool-server", "tools are run by who asked for them"),
-        ("structured-outputs-config", "structured output"),
+        ("structured-outputs-config", "of its keys, backend alone is known"),
         ("limit-mm-per-prompt mm-processor-kwargs mm-encoder-tp-mode allowed-local-media-path interleave-mm-strings",
          "images, audio and video"),
         ("cpu-offload-gb kv-offloading-size kv-offloading-backend kv-transfer-config kv-events-config",
          "KV blocks and weights stay on the device"),
-        ("enable-server-load-tracking", "this output"),
         ("logits-processors logits-processor-pattern",
          "no code of others runs in the engine; requests may bring logit_bias, bad_words and allowed_token_ids"),
         ("worker-cls worker-extension-cls scheduler-cls", "no code of others runs in the engine"),
         ("calculate-kv-scales", "scales of 8-bit keys and values are the checkpoint's, and 1 where it has none"),
         ("middleware", "no code of others runs in the server; put a reverse proxy in front"),
         ("enable-ssl-refresh", "start the server again when its certificate changes"),
-        ("otlp-traces-endpoint collect-detailed-traces kv-cache-metrics cudagraph-metrics", "traces"),
+        ("otlp-traces-endpoint collect-detailed-traces", "no traces are sent; /metrics says what took how long"),
+        ("kv-cache-metrics kv-cache-metrics-sample cudagraph-metrics enable-mfu-metrics enable-log-outputs",
+         "/metrics and --profile-steps show what the engine does"),
+        ("enable-per-request-metrics", "/metrics has the times of all requests together"),
+        ("tokens-only", "`pagewire engine` serves token ids, to EngineClient"),
+        ("h11-max-incomplete-event-size h11-max-header-count", "heads and bodies are limited as they are"),
+        ("enable-dbo dbo-decode-token-threshold dbo-prefill-token-threshold", "a step is one batch"),
+        ("enable-eplb num-redundant-experts eplb-config", "experts stay where they were loaded"),
+        ("speculative-draft-tensor-parallel-size", "the draft model is split as the model is"),
+        ("disable-sliding-window", "a model's windows are kept: answers would change"),
+        ("lora-extra-vocab-size long-lora-scaling-factors", "adapters change weights, and add no tokens"),
         ("max-num-partial-prefills max-long-partial-prefills stream-interval watermark",
          "the scheduler shares steps by --max-num-batched-tokens and --max-num-seqs"),
     )
@@ -84,6 +93,7 @@ _REDUNDANT: Mapping[str, Sequence[str]] = {
     "cpu-offload-gb": ("0", "0.0"),
     "kv-offloading-size": ("0", "0.0"),
     "watermark": ("0", "0.0"),
+    "stream-interval": ("1",),
     "max-num-partial-prefills": ("1",),
     "max-long-partial-prefills": ("1",),
     # Any of these backends constrains answers to the same language.
@@ -141,6 +151,12 @@ _BENCH_COMMANDS_NOT_YET = ("sweep", "mm-processor")
 
 # Field -> word -> what to say of it; see Choice.
 REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
+    "quantization": dict.fromkeys(
+        ("bitsandbytes", "modelopt", "modelopt_fp4", "quark", "torchao", "mxfp4", "nvfp4", "experts_int8", "fp_quant",
+         "fbgemm_fp8", "ptpc_fp8", "aqlm", "hqq", "marlin", "deepspeedfp", "ipex", "inc", "rtn", "moe_wna16",
+         "fp8_per_tensor", "fp8_per_block", "int8_per_channel_weight_only"),
+        "there is no reader for it",
+    ),
     "kv_cache_dtype": dict.fromkeys(("fp8_inc", "fp8_ds_mla", "int8", "nvfp4"), "8-bit KV is fp8, e4m3 or e5m2"),
     "device": dict.fromkeys(("xpu", "mps", "tpu", "hpu"), "it computes on CPUs and on GPUs of NVIDIA and AMD"),
     "load_format": dict.fromkeys(
@@ -168,8 +184,8 @@ REFUSED_CHOICES: Mapping[str, Mapping[str, str]] = {
        "custom_class": "no code of others runs in the engine"},
     "tool_call_parser": dict.fromkeys(
         ("qwen3_coder", "qwen3_xml", "deepseek_v3", "deepseek_v31", "deepseek_v32", "glm45", "glm47", "granite",
-         "granite4", "internlm", "jamba", "kimi_k2", "minimax", "minimax_m2", "openai", "olmo3", "phi4_mini_json", "seed_oss",
-         "step3", "xlam", "hunyuan_a13b", "ernie45", "longcat", "gigachat3", "functiongemma"),
+         "granite4", "internlm", "jamba", "kimi_k2", "minimax", "minimax_m2", "openai", "olmo3", "phi4_mini_json",
+         "seed_oss", "step3", "xlam", "hunyuan_a13b", "ernie45", "longcat", "gigachat3", "functiongemma"),
         "its calls are not read (yet)",
     ),
     "reasoning_parser": dict.fromkeys(

@@ -1,4 +1,4 @@
-"""/health, /live, /ping, /version and /metrics: what orchestrators and monitors ask."""
+"""/health, /live, /ping, /load, /version and /metrics: what orchestrators and monitors ask."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ async def health(request: web.Request) -> web.Response:
 async def live(_request: web.Request) -> web.Response:
     """200 as long as this process answers at all."""
     return web.Response()
+
+
+async def load(request: web.Request) -> web.Response:
+    """How many requests are being answered, those in the background among them."""
+    return web.json_response({"server_load": request.app[SERVING].admission.num_answering})
 
 
 async def version(_request: web.Request) -> web.Response:

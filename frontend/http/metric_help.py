@@ -24,6 +24,8 @@ HELP = {
     "spec_decode_num_draft_tokens": "Drafts that were checked.",
     "spec_decode_num_accepted_tokens": "Drafts that were what the model drew in their place.",
     "spec_decode_num_accepted_tokens_per_pos": "The same, by the draft's place behind the last token.",
+    "admission_rejections": "Requests that were not taken, since too much waits or the server shuts down.",
+    "num_requests_waiting_by_reason": "The same: what waits, waits for room.",
     "request_success": "Finished answers by reason.",
     "time_per_output_token_seconds": "Time between output tokens (older name).",
     "iteration_tokens_total": "Tokens scheduled in a step.",

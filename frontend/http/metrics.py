@@ -31,6 +31,7 @@ _NUM_CHILDREN = (1, 2, 5, 10, 20)
 _NUM_PREEMPTIONS = (0, 1, 2, 5, 10, 20, 50)
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
+REJECTION_REASONS = ("overloaded", "draining")
 
 
 class Histogram:
@@ -110,6 +111,7 @@ class Metrics(Collector):
         self._labels = {"model_name": model_name, "engine": "0"}
         self._info = info
         self._finished = dict.fromkeys(FINISHED_REASONS, 0)
+        self._rejections = dict.fromkeys(REJECTION_REASONS, 0)
         self._num_prompt_tokens_cached = 0
         self._num_prompt_tokens_computed = 0
         self._http: dict[tuple[str, str, str], int] = {}
@@ -168,6 +170,10 @@ class Metrics(Collector):
             if value is not None:
                 self._request_histograms[name].observe(value)
 
+    def rejected(self, reason: str) -> None:
+        """Count a request that was not taken, though nothing is wrong with it; see REJECTION_REASONS."""
+        self._rejections[reason] += 1
+
     def http_done(self, handler: str, method: str, status: int, duration_s: float) -> None:
         """Count an HTTP answer. `handler` is the route's pattern, never the path that a client made up."""
         key = (handler, method, str(status))
@@ -196,6 +202,7 @@ class Metrics(Collector):
         usage = stats.num_used_blocks / stats.num_blocks if stats.num_blocks else 0.0
         yield self._gauge("num_requests_running", stats.num_running)
         yield self._gauge("num_requests_waiting", stats.num_waiting)
+        yield self._gauge("num_requests_waiting_by_reason", stats.num_waiting, {"reason": "capacity"})
         yield self._gauge("num_waiting_tokens", stats.num_waiting_tokens, prefix="pagewire")
         yield self._gauge("kv_cache_usage_perc", usage)
         yield self._gauge("gpu_cache_usage_perc", usage)  # its name in older dashboards
@@ -233,6 +240,9 @@ class Metrics(Collector):
                 ({"source": "local_compute"}, self._num_prompt_tokens_computed),
                 ({"source": "local_cache_hit"}, self._num_prompt_tokens_cached),
             ],
+        )
+        yield self._counter(
+            "admission_rejections", [({"reason": reason}, count) for reason, count in self._rejections.items()]
         )
         yield self._counter(
             "request_success", [({"finished_reason": reason}, count) for reason, count in self._finished.items()]

@@ -8,17 +8,19 @@ from collections.abc import Mapping
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
+from pagewire.ipc.errors import Overloaded
+
 from ..anthropic.errors import anthropic_error_response
 from ..openai.errors import Unauthorized, error_response, log_error
-from ..openai.serving import ARRIVAL, REQUEST_ID, Serving, is_safe_id
-from .access.admission import Admission
+from ..openai.serving import ARRIVAL, REQUEST_ID, SERVING, Serving, is_safe_id
 from .access.api_keys import ApiKeys
 from .access.cors import CrossOrigin, is_preflight
 
-# Answered without an API key: orchestrators have none. Everything else, unknown paths included, needs it.
-OPEN_PATHS = frozenset({"/health", "/live", "/ping"})
+# Answered without an API key: orchestrators have none, and browsers can't send one with a page's address. Everything
+# else, unknown paths included, needs it.
+OPEN_PATHS = frozenset({"/docs", "/health", "/live", "/ping"})
 # For whoever watches the server: not counted among its work, and answered while it drains.
-_WATCHED_PATHS = frozenset({*OPEN_PATHS, "/metrics", "/metrics/", "/version"})
+_WATCHED_PATHS = frozenset({"/health", "/live", "/load", "/metrics", "/metrics/", "/ping", "/version"})
 # Whose clients read errors in Anthropic's shape.
 _ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
@@ -34,7 +36,7 @@ def middlewares(serving: Serving, keys: ApiKeys, cross_origin: CrossOrigin) -> l
         _answer_preflights(cross_origin),
         _authorize(keys),
         _answer_options,
-        _admit(serving.admission),
+        _admit(serving),
         _answer_expect,
     ]
 
@@ -95,6 +97,8 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         raise  # the client is gone: nobody is left to answer
     except Exception as error:  # the one boundary of all handlers: whatever it is, the client gets its dialect's shape
         log_error(error, request[REQUEST_ID])
+        if isinstance(error, Overloaded):
+            request.app[SERVING].metrics.rejected("overloaded")
         return _error_response(request, error)
 
 
@@ -154,12 +158,15 @@ def _authorization(request: web.Request) -> str:
     return given or ""
 
 
-def _admit(admission: Admission) -> Middleware:
+def _admit(serving: Serving) -> Middleware:
+    admission = serving.admission
+
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         if _pattern(request) in _WATCHED_PATHS:
             return await handler(request)
         if admission.is_closed:
+            serving.metrics.rejected("draining")
             response = _error_response(request, admission.refusal())
             response.force_close()  # a client that keeps its connection would never find another server
             return response

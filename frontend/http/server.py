@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pagewire.ipc.server_config import ServerConfig
 
 from ..anthropic import handlers as anthropic
-from ..openai import adapters, admin, chat, completions, embeddings, models, tokenize
+from ..openai import adapters, admin, chat, completions, docs_page, embeddings, models, tokenize
 from ..openai.bodies import description
 from ..openai.responses import handlers as responses
 from ..openai.responses.store import STORE, ResponseStore
@@ -96,11 +96,13 @@ def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
     add("POST", "/detokenize", tokenize.detokenize)
     if describes_itself:
         get("/openapi.json", description.describe)
+        get("/docs", docs_page.show_docs)
     _add_admin(add, get)
     get("/health", health.health)
     get("/ping", health.health)  # SageMaker's name
     add("POST", "/ping", health.health)
     get("/live", health.live)
+    get("/load", health.load)
     get("/version", health.version)
     get("/metrics", health.metrics)
     get("/metrics/", health.metrics)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,28 +20,25 @@ from typing import Any
 
 import msgspec
 
-from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.errors import ConfigError, InvalidRequest, RequestError
+from pagewire.ipc.errors import InvalidRequest, RequestError
 from pagewire.ipc.outputs import EngineInfo, TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
-from ..cli.flags import build_engine_config, engine_flags
-from ..cli.needless import explain_idle
-from ..cli.refused import CHOICE_ALIASES, SERVING, explain_unknown_flag
 from ..supervisor.engine_process import prepare_engine
+from ..text.beam_search import BeamSearchParams
 from ..text.chat_template import Message
 from ..text.generation import Generation, TextChunk, TextGenerator, TextRequest
 from ..text.template_source import compile_template, template_source
 from ..text.text_side import load_text_side
 from ..tokenizer.tokenizer import Tokenizer
+from .beam_search import BeamSearchOutput, search_prompts
 from .control import EngineControl
 from .engine import OfflineEngine
 from .lora_request import LoRARequest, load_requested
+from .options import engine_config_of
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
 from .prompts import OfflinePrompt, Prompt, read_conversations, read_each, read_prompts
-
-logger = logging.getLogger(__name__)
 
 
 class LLM(EngineControl):
@@ -60,7 +56,7 @@ class LLM(EngineControl):
     """
 
     def __init__(self, model: str | None = None, *, chat_template: str | None = None, **options: object) -> None:
-        config = prepare_engine(_engine_config(model, options))
+        config = prepare_engine(engine_config_of(model, options))
         self._engine = OfflineEngine(config)
         # Also when the object is dropped, and at the end of the interpreter.
         self._close = weakref.finalize(self, self._engine.close)
@@ -157,6 +153,40 @@ class LLM(EngineControl):
         ]
         # The template writes the special tokens itself.
         return self._answer(prompts, sampling_params, priority, use_tqdm, lora_request, add_special_tokens=False)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Return the `beam_width` likeliest answers to each prompt that a beam search finds.
+
+        Args:
+            prompts: as in `generate`.
+            params: how wide and how long to search.
+            lora_request: as in `generate`.
+            use_tqdm: show a progress bar.
+            concurrency_limit: prompts that are searched at once; by default all.
+
+        Raises:
+            RequestError: a prompt can't be served, or the engine gives fewer logprobs than the search needs.
+            EngineError: the engine failed.
+        """
+        each_prompt = read_prompts(prompts)
+        each_adapter = _read_lora_requests(lora_request, len(each_prompt))
+
+        async def search() -> list[BeamSearchOutput]:
+            adapters = [await load_requested(self._generator.client, adapter) for adapter in each_adapter]
+            with Progress(len(each_prompt), is_shown=use_tqdm) as progress:
+                return await search_prompts(
+                    self._generator, each_prompt, params, adapters, progress, concurrency_limit=concurrency_limit
+                )
+
+        return self._engine.run(search())
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
@@ -315,23 +345,3 @@ def _read_lora_requests(
             param="lora_request",
         )
     return list(given)
-
-
-def _engine_config(model: str | None, options: Mapping[str, object]) -> EngineConfig:
-    known = {flag.field for flag in engine_flags()}
-    given: dict[str, object] = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name in known:
-            given[name] = CHOICE_ALIASES.get(name, {}).get(value, value) if isinstance(value, str) else value
-            continue
-        line = explain_idle(f"--{name}", value, SERVING.needless, SERVING.redundant)
-        if line is None:
-            reason = explain_unknown_flag(f"--{name}", [f"--{field.replace('_', '-')}" for field in known], {})
-            raise ConfigError(f"LLM does not take {name}: {reason}")
-        logger.warning("LLM: %s", line)
-    # One caller gives all its prompts at once and waits for them all: none of them may be turned away, and the time
-    # between two tokens of one answer is nothing to them.
-    given = {"max_waiting_requests": 0, "max_waiting_tokens": 0, "target_itl_ms": 0.0, **given}
-    return build_engine_config(given if model is None else {**given, "model": model})

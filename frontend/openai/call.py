@@ -15,6 +15,7 @@ from pagewire.ipc.sampling_params import SamplingParams
 
 from ..http.request_timer import RequestTimer
 from ..text.generation import Arrival, Generation, TextChunk, TextRequest
+from .beams import beam_search_of
 from .bodies.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from .bodies.schema import GenerationRequest
 from .deadline import Deadline
@@ -188,6 +189,7 @@ async def start_call(
         EngineDead: the engine is gone.
     """
     arrival = Arrival()
+    beams = beam_search_of(request, params)
     timers = [RequestTimer(serving.metrics, params, serving.clock) for _ in prompts]
     requests = await _prepare(
         serving,
@@ -206,7 +208,7 @@ async def start_call(
     call.stream_interval = request.stream_interval or 1
     try:
         # From here on something runs. All go out without a pause: none is refused for its form any more.
-        generations.extend(serving.generator.submit(each, arrival) for each in requests)
+        generations.extend(serving.generator.submit(each, arrival, beams=beams) for each in requests)
         if serving.log_requests:
             _log_request(label, generations, params)
         yield call

@@ -98,7 +98,10 @@ class _ChatAnswer:
             index=index,
             message=AnswerMessage(
                 role=self.role,
-                content=answer.text, reasoning=reasoning, reasoning_content=reasoning, tool_calls=calls or UNSET
+                content=answer.text,
+                reasoning=reasoning,
+                reasoning_content=reasoning,
+                tool_calls=calls or UNSET,
             ),
             logprobs=None if self.logprobs is None else self.logprobs.write(answer.logprobs),
             finish_reason=answer.finish_reason,
@@ -116,6 +119,7 @@ class _ChatChunkWriter:
         self._continuous_usage = continuous_usage
         self._returns_ids = bool(answer.body.return_token_ids)
         self._templates: dict[int, EventTemplate] = {}
+        self._is_plain = answer.chat.plan.is_plain
         self._sends_text_alone = answer.logprobs is None and not continuous_usage and not self._returns_ids
 
     def head(self, prompt_index: int) -> bytes:
@@ -132,8 +136,11 @@ class _ChatChunkWriter:
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
         """See `ChunkWriter`."""
         chat = self._answer.chat
+        sends_parts_alone = self._sends_text_alone and chunk.finish_reason is None
+        if sends_parts_alone and self._is_plain:  # nearly always
+            return self._text_event(chunk.index, chunk.text) if chunk.text else b""
         parts = chat.read(chunk)
-        if self._sends_text_alone and chunk.finish_reason is None:
+        if sends_parts_alone:
             return b"".join([self._part_event(chunk.index, part) for part in parts])
         return self._annotated_events(chunk, parts) + self._finish_event(chunk)
 

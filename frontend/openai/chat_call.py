@@ -21,6 +21,7 @@ from pagewire.ipc.sampling_params import SamplingParams
 from ..answers.answer_formats import Thinking
 from ..answers.parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
 from ..answers.plan import AnswerPlan, plan_answer
+from ..answers.tools import ToolUse
 from ..text.generation import TextChunk
 from .bodies.responses import CompletionTokensDetails, Usage
 from .bodies.schema import ChatRequest, refuse_unsupported
@@ -215,14 +216,7 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
     tools = read_tool_use(body)
     async with deadline.bound():
         prompt = await render_messages(serving.chats, body)
-    plan = plan_answer(
-        serving.formats,
-        tools,
-        params.structured_outputs,
-        prompt,
-        begins_answer=not body.continue_final_message and body.add_generation_prompt is not False,
-        shows_reasoning=body.include_reasoning is not False,
-    )
+    plan = _plan(serving, body, tools, params, prompt)
     params = msgspec.structs.replace(
         params,
         structured_outputs=plan.grammar,
@@ -247,6 +241,17 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
             plan=plan,
             reasoning_end_id=serving.formats.reasoning_end_id,
         )
+
+
+def _plan(serving: Serving, body: ChatRequest, tools: ToolUse, params: SamplingParams, prompt: str) -> AnswerPlan:
+    return plan_answer(
+        serving.formats,
+        tools,
+        params.structured_outputs,
+        prompt,
+        begins_answer=not body.continue_final_message and body.add_generation_prompt is not False,
+        shows_reasoning=body.include_reasoning is not False,
+    )
 
 
 def _num_logprobs(body: ChatRequest, serving: Serving) -> int | None:

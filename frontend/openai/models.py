@@ -7,7 +7,7 @@ from aiohttp import web
 from pagewire.ipc.adapters import Adapter
 
 from .bodies.json_body import json_response
-from .bodies.responses import ModelCard, ModelList
+from .bodies.responses import ModelCard, ModelList, ModelPermission
 from .errors import ModelNotFound
 from .serving import SERVING, Serving, request_id
 
@@ -34,7 +34,13 @@ async def retrieve_model(request: web.Request) -> web.Response:
 
 def _card(serving: Serving, name: str) -> ModelCard:
     info = serving.info
-    return ModelCard(id=name, created=serving.started_at, root=info.model, max_model_len=info.max_model_len)
+    return ModelCard(
+        id=name,
+        created=serving.started_at,
+        root=info.model,
+        max_model_len=info.max_model_len,
+        permission=[_permission(serving, name)],
+    )
 
 
 def _adapter_card(serving: Serving, adapter: Adapter) -> ModelCard:
@@ -45,4 +51,9 @@ def _adapter_card(serving: Serving, adapter: Adapter) -> ModelCard:
         root=adapter.path,
         parent=adapter.base_model_name or info.served_model_names[0],
         max_model_len=info.max_model_len,
+        permission=[_permission(serving, adapter.name)],
     )
+
+
+def _permission(serving: Serving, name: str) -> ModelPermission:
+    return ModelPermission(id=f"modelperm-{name}", created=serving.started_at)

@@ -21,7 +21,8 @@ _GUIDED = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
-_BACKENDS = ("auto", "guidance")
+# Any of these constrains answers to the same language.
+_BACKENDS = ("auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer")
 
 
 def asked_format(request: GenerationRequest) -> StructuredOutputs | None:
@@ -52,7 +53,7 @@ def _check_backend(request: GenerationRequest) -> None:
     backend = request.guided_decoding_backend
     if backend is not None and backend not in _BACKENDS:
         raise InvalidRequest(
-            f"guided_decoding_backend must be {' or '.join(_BACKENDS)}, or left out; got {backend[:100]!r}.",
+            f"guided_decoding_backend must be one of {', '.join(_BACKENDS)}, or left out; got {backend[:100]!r}.",
             param="guided_decoding_backend",
         )
     if request.guided_whitespace_pattern is not None:

@@ -46,6 +46,8 @@ def sampling_params(
             given = getattr(defaults, name, None)
         if given is not None:
             values[name] = given
+    if request.use_beam_search:
+        values["temperature"] = 1.0  # has no part in a search, and 0 would not go with several answers
     return SamplingParams(
         max_tokens=max_tokens,
         logprobs=logprobs,

@@ -31,7 +31,10 @@ def read_tools(bodies: list[ToolBody] | None) -> tuple[Tool, ...]:
         if function.name in tools:
             raise InvalidRequest(f"{where}: there are two tools of the name {function.name!r}.", param=where)
         tools[function.name] = Tool(
-            name=function.name, description=function.description, parameters=function.parameters
+            name=function.name,
+            description=function.description,
+            parameters=function.parameters,
+            is_strict=bool(function.strict),
         )
     return tuple(tools.values())
 

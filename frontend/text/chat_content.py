@@ -44,14 +44,20 @@ class ContentShapes:
         """Return `message` with its content in a shape that the template prints as text.
 
         A list stays a list if the template takes one (it may join parts in its own way); a string stays a string unless
-        the template takes lists alone.
+        the template takes lists alone. What a developer says is said by the system where a template doesn't know the
+        role, which newer clients use for the other.
         """
+        if message["role"] == "developer" and not self._knows("developer"):
+            message = {**message, "role": "system"}
         role, content = message["role"], message["content"]
         if isinstance(content, list):
             return message if self._takes_shape(role, "list") else {**message, "content": flatten_parts(content)}
         if self._takes_shape(role, "string") or not self._takes_shape(role, "list"):
             return message
         return {**message, "content": _as_parts(content)}
+
+    def _knows(self, role: str) -> bool:
+        return self._takes_shape(role, "string") or self._takes_shape(role, "list")
 
     def _takes_shape(self, role: str, shape: str) -> bool:
         if self._format != "auto":

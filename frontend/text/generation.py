@@ -21,6 +21,7 @@ from ..client.engine_client import AsyncEngineClient
 from ..client.token_stream import TokenStream
 from ..offline.outputs import RequestMetrics
 from ..tokenizer.tokenizer import Tokenizer
+from .beam_search import BeamSearchParams
 from .output import TextChunk as TextChunk  # exported: readers of a Generation get them
 from .output import TextOutput
 
@@ -131,9 +132,15 @@ class TextGenerator:
             ),
         )
 
-    def submit(self, request: TextRequest, arrival: Arrival | None = None) -> Generation:
-        """Send a prepared request, once."""
+    def submit(
+        self, request: TextRequest, arrival: Arrival | None = None, *, beams: BeamSearchParams | None = None
+    ) -> Generation:
+        """Send a prepared request, once; with `beams`, to be answered by a beam search of `params.n` beams."""
         arrival = arrival or Arrival()
+        if beams is not None:
+            from .beam_generation import BeamGeneration  # which is a Generation
+
+            return BeamGeneration(self.client, self.tokenizer, request, beams, arrival)
         return Generation(request, self.client.submit(request.add_request), self.tokenizer, arrival)
 
     async def spell_bad_words(self, bad_words: Sequence[str]) -> list[list[int]]:

@@ -16,7 +16,7 @@ from pagewire.ipc.errors import ConfigError
 
 from ..formats.safetensors import SafetensorsTensor, open_safetensors_file
 from ..kernels.layouts import DenseWeight, LinearWeight
-from ..kernels.low_rank import AdapterLayer, LowRank
+from ..kernels.low_rank import AdapterLayer, AdapterWeights, LowRank
 from ..kernels.ops import Ops
 from ..layers.adapted_layer import AdaptedLayer
 from ..layers.linear import AdaptedProjection
@@ -51,7 +51,7 @@ class AdapterReader:
     max_rank: int
 
     @torch.inference_mode()
-    def read(self, directory: Path) -> tuple[AdapterLayer, ...]:
+    def read(self, directory: Path) -> AdapterWeights:
         """Return the changes of this stage's layers.
 
         Raises:
@@ -63,7 +63,7 @@ class AdapterReader:
         with open_safetensors_file(_weights_file(directory)) as tensors:
             pairs = _match(tensors, config, layers)
             here = layers[self.model.stage_layers.start : self.model.stage_layers.stop]
-            return tuple(self._read_layer(layer, pairs, config) for layer in here)
+            return AdapterWeights(tuple(self._read_layer(layer, pairs, config) for layer in here))
 
     def most_bytes(self) -> int:
         """Return what an adapter of the highest rank takes that changes all that can be changed."""

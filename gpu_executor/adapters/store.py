@@ -14,7 +14,7 @@ from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.errors import ConfigError, EngineError, ErrorInfo, InvalidRequest
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
-from ..kernels.low_rank import AdapterLayer, AdapterTokens
+from ..kernels.low_rank import AdapterTokens, AdapterWeights
 from .reading import AdapterReader
 
 logger = logging.getLogger(__name__)
@@ -29,12 +29,12 @@ class AdapterStore:
 
     def __init__(self, reader: AdapterReader) -> None:
         self._reader = reader
-        self._layers: dict[int, tuple[AdapterLayer, ...]] = {}
+        self._weights: dict[int, AdapterWeights] = {}
         self._adapter_of: dict[int, int] = {}  # row id -> load id, of the rows that have one
         self._last: tuple[list[tuple[int, int]], tuple[AdapterTokens, ...]] = ([], ())
 
     def __contains__(self, load_id: int) -> bool:
-        return load_id in self._layers
+        return load_id in self._weights
 
     def most_bytes(self) -> int:
         """Return what an adapter takes here at most."""
@@ -48,7 +48,7 @@ class AdapterStore:
         """
         started = time.perf_counter()
         try:
-            self._layers[adapter.load_id] = self._reader.read(Path(adapter.path))
+            self._weights[adapter.load_id] = self._reader.read(Path(adapter.path))
         except ConfigError as exc:
             raise ConfigError(f"adapter {adapter.name!r}: {exc.message}") from exc
         logger.info("adapter %r: loaded in %.2f s", adapter.name, time.perf_counter() - started)
@@ -67,7 +67,7 @@ class AdapterStore:
 
     def unload(self, load_id: int) -> None:
         """Forget an adapter; one that is not held is passed over."""
-        self._layers.pop(load_id, None)
+        self._weights.pop(load_id, None)
         self._last = ([], ())
 
     def follow(self, step: ExecuteStep) -> dict[int, ErrorInfo]:
@@ -76,7 +76,7 @@ class AdapterStore:
             self._adapter_of.pop(row_id, None)
         errors = {}
         for row in step.new_rows:
-            if row.adapter_id in self._layers:
+            if row.adapter_id in self._weights:
                 self._adapter_of[row.row_id] = row.adapter_id
             elif row.adapter_id:
                 error = EngineError(f"row {row.row_id} has adapter {row.adapter_id}, which is not loaded")
@@ -103,8 +103,8 @@ class AdapterStore:
         of_token = np.repeat([load_id for load_id, _ in spans], [num_tokens for _, num_tokens in spans])
         load_ids = list(dict.fromkeys(load_id for load_id, _ in spans if load_id))
         if len(load_ids) == 1 and np.all(of_token):
-            return (AdapterTokens(self._layers[load_ids[0]], None),)
+            return (AdapterTokens(self._weights[load_ids[0]], None),)
         return tuple(
-            AdapterTokens(self._layers[load_id], torch.from_numpy(np.flatnonzero(of_token == load_id)).to(device))
+            AdapterTokens(self._weights[load_id], torch.from_numpy(np.flatnonzero(of_token == load_id)).to(device))
             for load_id in load_ids
         )

@@ -41,16 +41,27 @@ class AdapterLayer:
     down: LowRank | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class AdapterWeights:
+    """One load of an adapter: a backend may keep what it makes of it for as long as there is this object.
+
+    Attributes:
+        layers: its changes of this stage's layers, in order.
+    """
+
+    layers: tuple[AdapterLayer, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterTokens:
     """The tokens of a step that one adapter is for.
 
     Attributes:
-        layers: its changes of this stage's layers, in order.
+        weights: its changes.
         token_ids: [num_tokens of it] int64, indices into the step's tokens, ascending; None: it is for all of them.
     """
 
-    layers: tuple[AdapterLayer, ...]
+    weights: AdapterWeights
     token_ids: Tensor | None
 
 
@@ -78,7 +89,7 @@ class LayerChanges:
             return UNCHANGED
 
         def changes(product: str) -> tuple[TokensOfChange, ...]:
-            found = [(getattr(adapter.layers[layer], product), adapter.token_ids) for adapter in adapters]
+            found = [(getattr(adapter.weights.layers[layer], product), adapter.token_ids) for adapter in adapters]
             return tuple(TokensOfChange(change, token_ids) for change, token_ids in found if change is not None)
 
         return cls(qkv=changes("qkv"), output=changes("output"), gate_up=changes("gate_up"), down=changes("down"))

@@ -16,7 +16,9 @@ def test_malformed_requests_are_refused_and_the_server_serves_on(tiny: RunningSe
     findings = Attack(tiny.url).run(300, 2)
     assert findings.count >= 300
     assert set(findings.statuses) - {200} <= {400, 404, 405, 408, 413, 415, 417, 431}
-    assert sorted(tiny.descendants()) == sorted(before)
+    # None was lost; the helper that compiles grammars starts with the first one that is asked for.
+    assert set(before) <= set(tiny.descendants())
+    assert len(tiny.descendants()) <= len(before) + 1
     assert tiny.post("/v1/completions", {"prompt": [5, 6], "max_tokens": 2, "temperature": 0})["choices"]
 
 

@@ -27,6 +27,11 @@ class Admission:
         """Whether new requests are refused."""
         return self._is_closed
 
+    @property
+    def num_answering(self) -> int:
+        """Requests that are being answered now."""
+        return self._num_answering
+
     def close(self) -> None:
         """Refuse new requests from now on; those inside go on. Closing twice is fine."""
         self._is_closed = True

@@ -55,6 +55,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
+class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /load."""
+
+    server_load: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """One route as clients see it.
@@ -272,6 +278,8 @@ OPERATIONS = (
     Operation(method="get", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
     Operation(method="post", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
     Operation(method="get", path="/live", summary="Whether the process runs", is_open=True),
+    Operation(method="get", path="/load", summary="How many requests are being answered", answer=ServerLoad),
+    Operation(method="get", path="/docs", summary="A page that shows /openapi.json", answer="text/html", is_open=True),
     Operation(method="get", path="/version", summary="The server's version", answer=Version),
     Operation(method="get", path="/metrics", summary="Figures for Prometheus", answer=_TEXT),
     Operation(method="get", path="/metrics/", summary="The same as /metrics", answer=_TEXT),

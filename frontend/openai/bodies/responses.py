@@ -230,6 +230,23 @@ class CompletionResponse(_Part, frozen=True, kw_only=True):
 # ---- models, tokens
 
 
+class ModelPermission(_Part, frozen=True, kw_only=True):
+    """What may be done with a model, in a shape that old clients look for."""
+
+    id: str
+    object: Literal["model_permission"] = "model_permission"
+    created: int
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: None = None
+    is_blocking: bool = False
+
+
 class ModelCard(_Part, frozen=True, kw_only=True):
     """One name that this server answers to."""
 
@@ -240,6 +257,7 @@ class ModelCard(_Part, frozen=True, kw_only=True):
     root: str
     parent: str | None = None  # the model that an adapter changes
     max_model_len: int
+    permission: list[ModelPermission]
 
 
 class ModelList(_Part, frozen=True, kw_only=True):

@@ -30,15 +30,12 @@ TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "early_stopping": (False,),
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "length_penalty": (1.0,),
     "modalities": (["text"],),
     "store": (False,),
     "suffix": ("",),
-    "use_beam_search": (False,),
     "verbosity": ("medium",),
 }
 
@@ -113,6 +110,10 @@ class GenerationRequest(_Body, kw_only=True):
     cache_salt: ShortText | None = None
     request_id: ShortText | None = None
 
+    use_beam_search: bool | None = None  # of width n
+    length_penalty: Annotated[float, Meta(ge=-10, le=10)] | None = None
+    early_stopping: bool | None = None
+
     # What the answer must look like; guided_* are older names of structured_outputs.
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -132,21 +133,18 @@ class GenerationRequest(_Body, kw_only=True):
     session_id: str | None = None
 
     # Accepted only at the values that ask for nothing; Any, because other shapes are refused by name.
-    early_stopping: Any = None
     kv_transfer_params: Any = None
-    length_penalty: Any = None
     logits_processors: Any = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None
     store: Any = None
     thinking_token_budget: Any = None
-    use_beam_search: Any = None
     vllm_xargs: Any = None
 
 
 _UNSUPPORTED_BOTH = (
-    "early_stopping", "kv_transfer_params", "length_penalty", "logits_processors", "logprob_token_ids",
-    "repetition_detection", "store", "thinking_token_budget", "use_beam_search", "vllm_xargs",
+    "kv_transfer_params", "logits_processors", "logprob_token_ids",
+    "repetition_detection", "store", "thinking_token_budget", "vllm_xargs",
 )  # fmt: skip
 
 
@@ -182,6 +180,7 @@ class ChatMessage(_Body, kw_only=True):
     function_call: Any = None
     tool_calls: Annotated[list[ToolCallBody], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
+    parsed: Any = None  # what an SDK made of the content, and writes back beside it
 
 
 class ChatRequest(GenerationRequest, kw_only=True):

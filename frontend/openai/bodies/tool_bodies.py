@@ -21,7 +21,7 @@ class FunctionBody(_Body, kw_only=True):
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None  # Any: a JSON schema
-    strict: bool | None = None  # forced calls always keep to the schema
+    strict: bool | None = None  # keep to the schema in tool_choice auto, too
 
 
 class ToolBody(_Body, kw_only=True):
@@ -64,6 +64,7 @@ class CalledFunction(_Body, kw_only=True):
 
     name: str
     arguments: str | dict[str, Any] | None = None  # Any: JSON values
+    parsed_arguments: Any = None  # what an SDK made of the arguments, and writes back beside them
 
 
 class ToolCallBody(_Body, kw_only=True):

@@ -147,8 +147,7 @@ class CpuOps(Ops):
         stream: Tensor | None = None,
     ) -> Tensor:
         shared = self.ranks if isinstance(self.ranks, SharedMemoryGroup) else None
-        # The native call knows ranks by the memory that they share, and no adapters; op by op, rows have the same bits.
-        if metadata.adapters or (shared is None and self.ranks.size > 1):
+        if shared is None and self.ranks.size > 1:  # the native call knows ranks by the memory that they share
             return super().decoder(input_ids, weights, kv_caches, metadata, stream)
         decoder = self._decoders.get(id(weights))
         if decoder is None or decoder.kv_caches is not kv_caches:

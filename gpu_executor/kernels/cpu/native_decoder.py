@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,8 +16,19 @@ from ...batch.forward_metadata import ForwardMetadata
 from ...kv_cache_spec import LayerKVCache
 from ...parallel.shared_memory_group import SharedMemoryGroup
 from ..layouts import DecoderLayerWeights, DecoderWeights, LinearWeight, MixtureWeights, MLPWeights
+from ..low_rank import AdapterLayer, AdapterWeights
 from .engine import NativeEngine
-from .native_library import CacheView, DecoderView, ExpertView, LayerView, LinearView, MixtureView, StepView
+from .native_library import (
+    AdapterView,
+    CacheView,
+    DecoderView,
+    ExpertView,
+    LayerView,
+    LinearView,
+    LowRankView,
+    MixtureView,
+    StepView,
+)
 from .packed_weight import PackedWeight
 from .step_views import address, view_cache, view_step
 
@@ -50,6 +61,10 @@ class NativeDecoder:
         self._mixtures: list[MixtureView] = []  # likewise
         self._viewed: ForwardMetadata | None = None
         self._step_view = StepView()
+        self._adapter_views: ctypes.Array[AdapterView] | None = None  # what it points to besides
+        self._changes: weakref.WeakKeyDictionary[AdapterWeights, ctypes.Array[LowRankView]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._hidden_size = weights.layers[0].attention.norm.shape[0]
         layers = (LayerView * len(weights.layers))(*(self._view(layer) for layer in weights.layers))
         view = DecoderView(
@@ -81,6 +96,7 @@ class NativeDecoder:
         # A step of decodes brings the tensors of the one before: their view still holds.
         if self._viewed is None or not _same_tensors(metadata, self._viewed):
             self._viewed, self._step_view = metadata, view_step(metadata)
+            self._view_adapters(metadata)
         status = self._engine.library.pagewire_decoder_run(
             self._handle,
             self._step_view,
@@ -94,6 +110,28 @@ class NativeDecoder:
                 f"no memory for the work space of a step of {hidden.shape[0]} tokens: lower --max-num-batched-tokens"
             )
         return hidden
+
+    def _view_adapters(self, metadata: ForwardMetadata) -> None:
+        """Put into the view of a step what adapters change of it."""
+        num_tokens, adapters = metadata.positions.shape[0], metadata.adapters
+        self._adapter_views = (AdapterView * len(adapters))(
+            *(
+                AdapterView(
+                    self._changes_of(each.weights),
+                    None if each.token_ids is None else each.token_ids.data_ptr(),
+                    num_tokens if each.token_ids is None else each.token_ids.shape[0],
+                )
+                for each in adapters
+            )
+        )
+        self._step_view.adapters, self._step_view.num_adapters = self._adapter_views, len(adapters)
+
+    def _changes_of(self, weights: AdapterWeights) -> ctypes.Array[LowRankView]:
+        changes = self._changes.get(weights)
+        if changes is None:
+            views = [view for layer in weights.layers for view in _view_changes(layer)]
+            changes = self._changes[weights] = (LowRankView * len(views))(*views)
+        return changes
 
     def _view(self, layer: DecoderLayerWeights) -> LayerView:
         attention, mlp = layer.attention, layer.mlp
@@ -158,6 +196,12 @@ def _linear(weight: LinearWeight) -> LinearView:
     return weight.view
 
 
+def _view_changes(layer: AdapterLayer) -> Iterator[LowRankView]:
+    """Yield the views of a layer's changes, in the order of csrc/model/step.h's `Product`."""
+    for change in (layer.qkv, layer.output, layer.gate_up, layer.down):
+        yield LowRankView() if change is None else LowRankView(_linear(change.a), _linear(change.b))
+
+
 def _same_tensors(step: ForwardMetadata, other: ForwardMetadata) -> bool:
     return (
         step.positions is other.positions
@@ -165,4 +209,5 @@ def _same_tensors(step: ForwardMetadata, other: ForwardMetadata) -> bool:
         and step.block_tables is other.block_tables
         and step.query_start_loc is other.query_start_loc
         and step.seq_lens is other.seq_lens
+        and step.adapters is other.adapters
     )

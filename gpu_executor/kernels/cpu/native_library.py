@@ -118,6 +118,18 @@ class CacheView(Structure):
     )
 
 
+class LowRankView(Structure):
+    """What an adapter adds to a product; no parts: nothing."""
+
+    _fields_ = (("a", LinearView), ("b", LinearView))
+
+
+class AdapterView(Structure):
+    """An adapter and the tokens that it is for; see csrc/model/step.h."""
+
+    _fields_ = (("changes", POINTER(LowRankView)), ("tokens", c_void_p), ("num_tokens", c_int64))
+
+
 class StepView(Structure):
     """The scheduled tokens of a step."""
 
@@ -130,6 +142,8 @@ class StepView(Structure):
         ("block_tables", c_void_p),
         ("query_start", c_void_p),
         ("seq_lens", c_void_p),
+        ("adapters", POINTER(AdapterView)),
+        ("num_adapters", c_int64),
     )
 
 
@@ -143,6 +157,8 @@ _STRUCTS: tuple[type[Structure], ...] = (
     DecoderView,
     ExpertView,
     MixtureView,
+    LowRankView,
+    AdapterView,
 )
 
 # function -> its result and its arguments, as in csrc/capi.h. An engine, a group of ranks, a decoder and a tensor's

@@ -30,6 +30,8 @@ int64_t pagewire_struct_bytes(int32_t which) {
     case 5: return sizeof(pagewire::DecoderView);
     case 6: return sizeof(pagewire::ExpertView);
     case 7: return sizeof(pagewire::MixtureView);
+    case 8: return sizeof(pagewire::LowRankView);
+    case 9: return sizeof(pagewire::AdapterView);
     default: return 0;
   }
 }

@@ -19,7 +19,7 @@ class SharedRanks;
 // --- what was built, and what it was built from ---------------------------------------------------------------------
 PAGEWIRE_API const char* pagewire_source_digest();
 // sizeof of the structs that Python mirrors: 0 PackedMatrix, 1 LinearView, 2 LayerView, 3 CacheView, 4 StepView,
-// 5 DecoderView, 6 ExpertView, 7 MixtureView; else 0.
+// 5 DecoderView, 6 ExpertView, 7 MixtureView, 8 LowRankView, 9 AdapterView; else 0.
 PAGEWIRE_API int64_t pagewire_struct_bytes(int32_t which);
 // Name of the index-th set of kernels that was built, the best first, and whether this CPU can run it; null: no more.
 PAGEWIRE_API const char* pagewire_built_kernels(int32_t index, int32_t* runs_here);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
@@ -78,7 +79,8 @@ def test_newer_mistral_vocabularies_put_the_name_first():
     formats = AnswerFormats(tools=ToolFormat.MISTRAL, special_ids={"[TOOL_CALLS]": 257, "[ARGS]": 258})
     grammar = answer_grammar(None, NAMED, formats, Thinking.NONE)
     assert grammar is not None
-    assert '<[257]> "get_weather" <[258]>' in (grammar.grammar or "")
+    assert 'call_0: "get_weather" <[258]> call_0_arguments\n' in (grammar.grammar or "")
+    assert "calls: <[257]> call\n" in (grammar.grammar or "")
 
 
 HERMES = AnswerFormats(tools=ToolFormat.HERMES)
@@ -116,6 +118,22 @@ def test_calls_are_bounded_and_one_without_parallel_calls():
     assert not matches(grammar, "\n".join([call] * (MAX_CALLS + 1)))
     single = ToolUse(tools=(CITY, TIME), mode="required", parallel=False)
     assert not matches(answer_grammar(None, single, HERMES, Thinking.NONE), call + "\n" + call)
+
+
+@pytest.mark.parametrize("tool_format", [ToolFormat.HERMES, ToolFormat.MISTRAL])
+def test_strict_tools_are_called_right_where_the_model_may_choose(tool_format):
+    formats = AnswerFormats(tools=tool_format)
+    strict = ToolUse(tools=(msgspec.structs.replace(CITY, is_strict=True), TIME), mode="auto")
+    grammar = answer_grammar(None, strict, formats, Thinking.NONE)
+    call = TEXTS[tool_format]
+    tag = call[: call.index("{")]
+    for text in ("", "Plain { <tool", call, f"Hm. {call} Done.", f"{call}\n{call}"):
+        assert matches(grammar, text), text
+    for text in (f"Hm. {tag}", f"{tag}oops", call.replace("get_time", "get_rain"), call.replace("3", '"3"')):
+        assert not matches(grammar, text), text
+    free = ToolUse(tools=(CITY, TIME), mode="auto")
+    assert answer_grammar(None, free, formats, Thinking.NONE) is None
+    assert answer_grammar(None, strict, AnswerFormats(tools=ToolFormat.LLAMA3_JSON), Thinking.NONE) is None
 
 
 THINKS = AnswerFormats(tools=ToolFormat.HERMES, reasoning=ReasoningFormat.QWEN3)

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from pagewire.ipc.errors import DeadlineExceeded, EngineDead, Overloaded
-from pagewire.ipc.outputs import FinishReason, StepOutputs, TokenDelta
-from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, ResumedChild
+from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, TokenDelta
+from pagewire.ipc.requests import AbortRequests, AddRequest, CallUtility, EmbedTask, ResumedChild
 from pagewire.ipc.sampling_params import SamplingParams
 from tests.support.fake_core import until
 from tests.support.successive_cores import Cores, added, collect, connect, lost
@@ -165,3 +165,47 @@ async def test_bound_of_held_back_requests_says_why_they_wait_and_counts_those_a
         with pytest.raises(Overloaded, match="whether a request ends it"):
             client.generate([1], SamplingParams())
         assert [stream.end for stream in fresh] == [None] * 2
+
+
+async def test_embeddings_are_asked_for_again(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        waiting = asyncio.create_task(client.embed([5, 6, 7], EmbedTask(pooling="mean")))
+        await core.next(AddRequest)
+        core = await cores.start()
+        assert (await waiting).floats() == [3.0, 5.0, 1.0]
+        (readded,) = added(core)
+        assert readded.resumed_children == []
+
+
+async def test_an_embedding_that_nobody_waits_for_is_aborted(cores: Cores):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        waiting = asyncio.create_task(client.embed([5, 6, 7]))
+        await core.next(AddRequest)
+        waiting.cancel()
+        assert (await core.next(AbortRequests)).request_ids == [1]
+
+
+@pytest.mark.parametrize(
+    ("stats", "orders"),
+    [
+        (StepStats(is_paused=True), [("pause", ["keep", False])]),
+        (StepStats(sleep_level=2), [("sleep", [2, "keep"])]),
+        (StepStats(is_paused=True, sleep_level=1), [("pause", ["keep", False]), ("sleep", [1, "keep"])]),
+        (StepStats(), []),
+    ],
+)
+async def test_the_next_core_rests_as_the_last_one_did(cores: Cores, stats: StepStats, orders):
+    core = await cores.start(answers_itself=False)
+    async with await connect(cores) as client:
+        stream = client.generate([1], SamplingParams())
+        await core.next(AddRequest)
+        await core.send(StepOutputs(accepted=[1], stats=stats))
+        await until(lambda: client.stats == stats)
+        core = await cores.start(answers_itself=False)
+        (request,) = [await core.next(AddRequest)]
+        received = [(message.method, message.args) for message in core.received if isinstance(message, CallUtility)]
+        assert received == orders
+        assert request.num_deaths == (0 if orders else 1), "who rests ends no core"
+        stream.close()

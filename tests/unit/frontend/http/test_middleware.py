@@ -273,3 +273,13 @@ async def exchange(url: str, data: str | bytes) -> tuple[int, str]:
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body.decode()
+
+
+async def test_a_key_may_come_as_anthropics_clients_send_it():
+    async with running_server(config=KEYS) as server:
+        for key, status in ((KEYS.api_key[0], 200), ("wrong", 401)):
+            async with server.http.get("/v1/models", headers={"x-api-key": key}) as response:
+                assert response.status == status
+        headers = {"x-api-key": KEYS.api_key[0], "Authorization": "Bearer wrong"}
+        async with server.http.get("/v1/models", headers=headers) as response:
+            assert response.status == 401

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.frontend.offline.llm import LLM, _engine_config
+from pagewire.frontend.offline.llm import LLM
+from pagewire.frontend.offline.options import engine_config_of
 from pagewire.ipc.errors import ConfigError, ContextTooLong, EngineDead, InvalidRequest, StartError
 from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.sampling_params import SamplingParams
@@ -43,25 +44,25 @@ def test_options_that_cannot_be_met_are_refused_before_anything_starts(options, 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 0), ({"max_waiting_requests": 5}, 5)])
 def test_any_number_of_prompts_may_wait_unless_a_bound_is_given(options, most):
-    scheduler = _engine_config(None, options).scheduler
+    scheduler = engine_config_of(None, options).scheduler
     assert (scheduler.max_waiting_requests, scheduler.max_waiting_tokens) == (most, 0)
 
 
 @pytest.mark.parametrize(("options", "target"), [({}, 0.0), ({"target_itl_ms": 20.0}, 20.0)])
 def test_prefills_are_not_held_back_unless_a_target_is_given(options, target):
-    assert _engine_config(None, options).scheduler.target_itl_ms == target
+    assert engine_config_of(None, options).scheduler.target_itl_ms == target
 
 
 def test_options_without_a_meaning_are_taken_with_a_line_each(caplog):
     options = {"trust_remote_code": True, "swap_space": 4, "task": "generate", "compilation_config": {"level": 3}}
-    assert _engine_config("m", options) == _engine_config("m", {})
+    assert engine_config_of("m", options) == engine_config_of("m", {})
     assert [record.getMessage().partition(" ")[2].partition(" ")[0] for record in caplog.records] == [
         "--trust_remote_code", "--swap_space", "--task", "--compilation_config",
     ]  # fmt: skip
 
 
 def test_options_may_be_spelled_as_on_the_command_line():
-    model = _engine_config(
+    model = engine_config_of(
         None, {"dtype": "half", "quantization": "awq_marlin", "override_generation_config": {}}
     ).model
     assert (model.dtype, model.quantization) == ("float16", "awq")
@@ -196,6 +197,19 @@ def test_chat_renders_the_models_template(llm):
     begun = [*messages, {"role": "assistant", "content": "Well"}]
     [continued] = llm.chat(begun, GREEDY, use_tqdm=False, add_generation_prompt=False, continue_final_message=True)
     assert continued.prompt.endswith("Well")
+
+
+@pytest.mark.slow
+def test_chat_renders_tools_and_earlier_calls(llm):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    template = (
+        "{{ tools[0].function.name }}{% for m in messages %}:{{ m.content }}{% for c in m.tool_calls %}"
+        "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    [output] = llm.chat(messages, GREEDY, use_tqdm=False, chat_template=template, tools=tools)
+    assert output.prompt == 'f:Hi:{"a": 1}'
 
 
 @pytest.mark.slow

@@ -187,7 +187,6 @@ async def test_generation_prompt_can_be_left_out_and_template_variables_given():
         ("modalities", ["text", "audio"]),
         ("prediction", {"type": "content", "content": "x"}),
         ("store", True),
-        ("use_beam_search", True),
         ("chat_template", "{{ x }}"),
         ("echo", True),
         ("web_search_options", {}),

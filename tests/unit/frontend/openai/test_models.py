@@ -20,9 +20,11 @@ async def test_each_served_name_has_a_card():
             "parent": None,
             "max_model_len": 256,
         }
+        [permission] = answer["data"][1].pop("permission")
+        assert (permission["object"], permission["allow_sampling"]) == ("model_permission", True)
         assert answer["data"][1] == card
         async with server.http.get("/v1/models/org/long") as response:
-            assert await response.json() == card
+            assert await response.json() == {**card, "permission": [permission]}
 
 
 async def test_other_names_do_not_exist():

@@ -162,6 +162,20 @@ async def test_history_with_calls_is_rendered():
         assert 'assistant: [get_weather {"city": "Zürich"}]\ntool: sunny\nassistant: \nuser: thanks\n' in text
 
 
+async def test_what_an_sdk_parsed_may_be_sent_back_with_it():
+    function = {"name": "get_time", "arguments": "{}", "parsed_arguments": {}}
+    async with serving("x") as server:
+        await server.chat(
+            messages=[
+                message("x"),
+                {"role": "assistant", "parsed": {"a": 1}, "content": "{}", "function_call": None,
+                 "tool_calls": [{"id": "1", "type": "function", "index": 0, "function": function}]},
+                {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "noon"}]},
+            ]
+        )  # fmt: skip
+        assert "assistant: {}[get_time {}]\ntool: noon\n" in prompt_of(server)
+
+
 async def test_tokenize_counts_the_tools_too():
     async with serving("x") as server:
         await server.chat(tools=[WEATHER])
@@ -241,7 +255,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"structured_outputs": {"regex": "a+"}}, "regex", "a+"),
         ({"structured_outputs": {"choice": ["a", "b"]}}, "choice", '["a","b"]'),
         ({"guided_json": SCHEMA}, "json_schema", json.dumps(SCHEMA, separators=(",", ":"))),
-        ({"guided_regex": "a+", "guided_decoding_backend": "auto"}, "regex", "a+"),
+        ({"guided_regex": "a+", "guided_decoding_backend": "outlines"}, "regex", "a+"),
         ({"guided_choice": ["a", "b"]}, "choice", '["a","b"]'),
         ({"guided_grammar": 'start: "a"'}, "grammar", 'start: "a"'),
         ({"response_format": {"type": "structural_tag", "structures": [], "triggers": ["<f"]}}, "structural_tag",
@@ -276,7 +290,7 @@ async def test_text_is_no_form():
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "text", "json_schema": {"schema": {}}}}, "response_format.json_schema"),
-        ({"guided_decoding_backend": "xgrammar"}, "guided_decoding_backend"),
+        ({"guided_decoding_backend": "mine"}, "guided_decoding_backend"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
         ({"guided_regex": ""}, "structured_outputs"),
     ],

@@ -329,3 +329,12 @@ def test_continuing_needs_a_message_that_the_template_prints() -> None:
 def test_continuing_a_list_of_parts_goes_on_with_the_last_one() -> None:
     options = {"add_generation_prompt": False, "continue_final_message": True}
     assert template(BOTH).render([{"role": "assistant", "content": PARTS}], **options) == "<assistant>[one][two"
+
+
+def test_a_developer_is_the_system_where_a_template_does_not_know_the_role():
+    known = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    unknown = known.replace("[{{", "{% if m.role != 'developer' %}[{{").replace("content }}", "content }}{% endif %}")
+    raising = known.replace("[{{", "{% if m.role == 'developer' %}{{ raise_exception('no') }}{% endif %}[{{")
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    for source, role in ((known, "developer"), (unknown, "system"), (raising, "system")):
+        assert ChatTemplate(source).render(messages, add_generation_prompt=False) == f"[{role}]be brief[user]hi"

@@ -80,8 +80,8 @@ def test_an_adapter_takes_no_more_than_is_kept_free_for_it(tmp_path: Path) -> No
     model = make(max_rank=16)
     write_adapter(TinyModelSpec(), tmp_path, rank=16, modules=ALL_MODULES)
     load(model, tmp_path)
-    (layers,) = model.store._layers.values()  # its sizes are told to nobody else
-    changes = [change for layer in layers for change in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+    (weights,) = model.store._weights.values()  # its sizes are told to nobody else
+    changes = [change for layer in weights.layers for change in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     sizes = [part.out_features * part.in_features for change in changes if change for part in (change.a, change.b)]
     assert 4 * sum(sizes) == model.store.most_bytes()
 

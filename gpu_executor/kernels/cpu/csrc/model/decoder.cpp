@@ -94,10 +94,13 @@ Decoder::Pass Decoder::prepare(const StepView& step, const CacheView* caches, co
                                float* hidden) {
   if (norm_ != nullptr) residual_.reserve(step.num_tokens * hidden_size_ * kFloat);
   // Without a norm the stream itself is what is given on.
-  Pass pass{step, caches, ids, stream, hidden, norm_ != nullptr ? residual_.as<float>() : hidden, {}, nullptr};
+  Pass pass{step, caches, ids, stream, hidden, norm_ != nullptr ? residual_.as<float>() : hidden, {}, nullptr, false};
   const int num_threads = runtime_.pool.num_threads();
   plans_.begin_step();
   if (step.num_tokens > most_tokens_) reserve(step.num_tokens);
+  changes_.begin(runtime_.kernels, step, static_cast<int64_t>(layers_.size()), work_);
+  pass.has_changes = changes_.any();
+  if (pass.has_changes) reserve_changes(step.num_tokens);
   for (const Layer& layer : layers_) pass.plans.push_back(&plans_.plan(attention_shape(layer.view), step, num_threads));
   pass.partials = plans_.reserve_partials();
   return pass;
@@ -121,6 +124,16 @@ void Decoder::reserve(int64_t num_tokens) {
   most_tokens_ = num_tokens;
 }
 
+// Room for what a step with adapters keeps besides.
+void Decoder::reserve_changes(int64_t num_tokens) {
+  for (AlignedBuffer* rows : {&normed_, &block_output_}) rows->reserve(num_tokens * hidden_size_ * kFloat);
+  for (const Layer& layer : layers_) {
+    if (layer.view.mixture == nullptr) {
+      gate_up_.reserve(num_tokens * layer.feed_forwards.front().gate_up.out_features() * kFloat);
+    }
+  }
+}
+
 void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const {
   const Layer& layer = layers_[index];
   const LayerView& view = layer.view;
@@ -135,9 +148,9 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
       if (index == 0) {
         begin_stream(pass, row, scratch, stream);
       } else {
-        join_stream(mlp_end(layers_[index - 1].view), row, stream);
+        join_stream(pass, mlp_end(layers_[index - 1].view), row, stream);
       }
-      float* normed = input.place_for(row, scratch);
+      float* normed = pass.has_changes ? normed_.as<float>() + row * hidden_size_ : input.place_for(row, scratch);
       kernels.rms_norm_row(stream, view.attention_norm, hidden_size_, view.attention_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);
     }
@@ -145,6 +158,11 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   clock.end_phase(PhaseKind::kNorm);
 
   multiply(team, kernels, layer.qkv, input.rows(), num_tokens, {qkv_.as<float>(), qkv_size(view), false}, work_);
+  if (pass.has_changes) {
+    const auto number = static_cast<int64_t>(index);
+    changes_.compute(team, kernels, number, Product::kQkv, normed_.as<float>(), hidden_size_, work_);
+    changes_.add(team, kernels, number, Product::kQkv, 0, num_tokens, qkv_.as<float>(), qkv_size(view));
+  }
   clock.end_phase(PhaseKind::kQkv);
 
   AttentionStep attention = attention_step(pass.step, attention_shape(view), pass.caches[index], view.scale, view.soft_cap);
@@ -165,7 +183,12 @@ void Decoder::attention_block(Team& team, PhaseClock& clock, const Pass& pass, s
   write_rows(team, kernels, context, num_tokens, query_size(view), context_.as<float>(), query_size(view));
   clock.end_phase(PhaseKind::kContext);
 
-  multiply_last(team, clock, pass, layer.output, context, attention_end(view), PhaseKind::kOutput);
+  if (pass.has_changes) {
+    changes_.compute(team, kernels, static_cast<int64_t>(index), Product::kOutput, context_.as<float>(),
+                     query_size(view), work_);
+  }
+  multiply_last(team, clock, pass, layer.output, context, attention_end(view), PhaseKind::kOutput, index,
+                Product::kOutput);
 }
 
 void Decoder::rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step,
@@ -190,7 +213,7 @@ void Decoder::rotate_and_store(const Layer& layer, const AttentionStep& attentio
 }
 
 int64_t Decoder::work_bytes() const {
-  int64_t total = plans_.num_bytes();
+  int64_t total = plans_.num_bytes() + changes_.num_bytes();
   for (const AlignedBuffer* rows :
        {&residual_, &qkv_, &context_, &gate_up_, &block_output_, &normed_, &router_logits_, &expert_ids_,
         &expert_weights_, &first_pairs_, &pair_tokens_, &pair_weights_, &expert_output_}) {

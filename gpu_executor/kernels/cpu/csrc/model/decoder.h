@@ -18,6 +18,7 @@
 #include "../ranks/shared_ranks.h"
 #include "../runtime/runtime.h"
 #include "attention_phase.h"
+#include "changes.h"
 #include "linear.h"
 #include "step.h"
 
@@ -77,6 +78,7 @@ class Decoder {
     float* residual;  // [num_tokens, hidden size]: the stream that each block adds to
     std::vector<const AttentionPlan*> plans;  // one a layer
     float* partials;
+    bool has_changes;  // by adapters: products' inputs are kept as floats, and blocks' outputs apart from the stream
   };
 
   Pass prepare(const StepView& step, const CacheView* caches, const int64_t* ids, const float* stream, float* hidden);
@@ -86,11 +88,15 @@ class Decoder {
   void sum_embeddings(Team& team, PhaseClock& clock, const Pass& pass) const;
   void begin_stream(const Pass& pass, int64_t row, float* scratch, float* stream) const;
   void multiply_last(Team& team, PhaseClock& clock, const Pass& pass, const LinearWeight& weight,
-                     const InputView& input, const BlockEnd& end, PhaseKind kind) const;
+                     const InputView& input, const BlockEnd& end, PhaseKind kind, size_t index, Product product) const;
   void sum_block_output(Team& team, PhaseClock& clock, int64_t num_tokens) const;
-  void join_stream(const BlockEnd& end, int64_t row, float* stream) const;
+  void join_stream(const Pass& pass, const BlockEnd& end, int64_t row, float* stream) const;
   void end_stream(Team& team, PhaseClock& clock, const Pass& pass) const;
   bool is_added_as_it_comes(const BlockEnd& end) const { return ranks_ == nullptr && end.is_plain(); }
+  bool is_added_as_it_comes(const Pass& pass, const BlockEnd& end) const {
+    return !pass.has_changes && is_added_as_it_comes(end);
+  }
+  void reserve_changes(int64_t num_tokens);
   template <typename Fill>
   void sum_over_ranks(Team& team, PhaseClock& clock, int64_t num_rows, float* sums, Fill&& fill) const;
   void rotate_and_store(const Layer& layer, const AttentionStep& attention, const StepView& step, int64_t token) const;
@@ -98,6 +104,8 @@ class Decoder {
   void reserve_feed_forward(const FeedForward& block, int64_t num_rows);
   void reserve_mixture(const Layer& layer, int64_t num_tokens);
   void mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t index) const;
+  void gate_with_changes(Team& team, PhaseClock& clock, const FeedForward& block, int64_t num_rows,
+                         int64_t index) const;
   void multiply_gate_up(Team& team, PhaseClock& clock, const FeedForward& block, int64_t num_rows) const;
   // Both leave the input of down, or, where that has another order of channels, rows of gate_up_ at gated_stride().
   void gate(Team& team, const FeedForward& block, int64_t num_rows) const;
@@ -119,6 +127,7 @@ class Decoder {
   int64_t most_experts_ = 0;  // of a layer, that are here
   int64_t most_tokens_ = 0;   // that the buffers have room for
   AttentionPlans plans_;
+  StepChanges changes_;
   // Input rows of each product; a buffer of each thread; rows of query, key and value; attention's rows; gate and up;
   // the output of a block that is not added as it comes.
   InputRows qkv_input_, output_input_, router_input_, gate_up_input_, down_input_;

@@ -45,16 +45,22 @@ void Decoder::mlp_block(Team& team, PhaseClock& clock, const Pass& pass, size_t 
   for_rows(team, num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* stream = pass.residual + row * hidden_size_;
-      join_stream(attention_end(view), row, stream);
-      float* normed = input.place_for(row, tile_[team.thread()].as<float>());
+      join_stream(pass, attention_end(view), row, stream);
+      float* normed = pass.has_changes ? normed_.as<float>() + row * hidden_size_
+                                       : input.place_for(row, tile_[team.thread()].as<float>());
       kernels.rms_norm_row(stream, view.mlp_norm, hidden_size_, view.mlp_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);
     }
   });
   clock.end_phase(PhaseKind::kNorm);
 
-  multiply_gate_up(team, clock, block, num_tokens);
-  multiply_last(team, clock, pass, block.down, down_input_.view(block.down), mlp_end(view), PhaseKind::kDown);
+  if (pass.has_changes) {
+    gate_with_changes(team, clock, block, num_tokens, static_cast<int64_t>(index));
+  } else {
+    multiply_gate_up(team, clock, block, num_tokens);
+  }
+  multiply_last(team, clock, pass, block.down, down_input_.view(block.down), mlp_end(view), PhaseKind::kDown, index,
+                Product::kDown);
 }
 
 void Decoder::multiply_gate_up(Team& team, PhaseClock& clock, const FeedForward& block, int64_t num_rows) const {
@@ -69,6 +75,25 @@ void Decoder::multiply_gate_up(Team& team, PhaseClock& clock, const FeedForward&
                block.gated_stride());
   }
   clock.end_phase(PhaseKind::kGateUp);
+}
+
+// The same of a step with adapters, which change the products before and after the gating.
+void Decoder::gate_with_changes(Team& team, PhaseClock& clock, const FeedForward& block, int64_t num_rows,
+                                int64_t index) const {
+  const KernelTable& kernels = runtime_.kernels;
+  const int64_t size = block.down.in_features();
+  float* gates = gate_up_.as<float>();
+  multiply(team, kernels, block.gate_up, gate_up_input_.view(block.gate_up).rows(), num_rows, {gates, 2 * size, false},
+           work_);
+  changes_.compute(team, kernels, index, Product::kGateUp, normed_.as<float>(), hidden_size_, work_);
+  changes_.add(team, kernels, index, Product::kGateUp, 0, num_rows, gates, 2 * size);
+  for_row_pieces(team, num_rows, size, [&](int64_t row, int64_t begin, int64_t end) {
+    float* gate = gates + row * 2 * size + begin;
+    block.gate_row(gate, gate + size, end - begin, gate);
+  });
+  write_rows(team, kernels, down_input_.view(block.down), num_rows, size, gates, 2 * size);
+  clock.end_phase(PhaseKind::kGateUp);
+  changes_.compute(team, kernels, index, Product::kDown, gates, 2 * size, work_);
 }
 
 void Decoder::gate_in_tile(Team& team, const FeedForward& block, int64_t num_rows) const {
@@ -132,7 +157,7 @@ void Decoder::mixture_block(Team& team, PhaseClock& clock, const Pass& pass, siz
     for (int64_t row = begin; row < end; ++row) {
       float* stream = pass.residual + row * hidden_size_;
       float* normed = normed_.as<float>() + row * hidden_size_;
-      join_stream(attention_end(layer.view), row, stream);
+      join_stream(pass, attention_end(layer.view), row, stream);
       kernels.rms_norm_row(stream, layer.view.mlp_norm, hidden_size_, layer.view.mlp_norm_eps, normed);
       input.write(kernels, row, 0, hidden_size_, normed);
     }

@@ -61,19 +61,26 @@ void Decoder::begin_stream(const Pass& pass, int64_t row, float* scratch, float*
 
 // Phases: a block's last product, added to the stream if it may be, else brought to where join_stream takes it from.
 void Decoder::multiply_last(Team& team, PhaseClock& clock, const Pass& pass, const LinearWeight& weight,
-                            const InputView& input, const BlockEnd& end, PhaseKind kind) const {
+                            const InputView& input, const BlockEnd& end, PhaseKind kind, size_t index,
+                            Product product) const {
   const KernelTable& kernels = runtime_.kernels;
   const int64_t num_tokens = pass.step.num_tokens;
   if (ranks_ != nullptr) {
     sum_over_ranks(team, clock, num_tokens, block_output_.as<float>(), [&](int64_t first, int64_t count) {
       multiply(team, kernels, weight, input.rows(first), count, {ranks_->mine(), hidden_size_, false}, work_);
+      if (pass.has_changes) {
+        changes_.add(team, kernels, static_cast<int64_t>(index), product, first, count, ranks_->mine(), hidden_size_);
+      }
       clock.end_phase(kind);
     });
     return;
   }
-  const bool is_added = is_added_as_it_comes(end);
+  const bool is_added = is_added_as_it_comes(pass, end);
   const OutputRows rows{is_added ? pass.residual : block_output_.as<float>(), hidden_size_, is_added};
   multiply(team, kernels, weight, input.rows(), num_tokens, rows, work_);
+  if (pass.has_changes) {
+    changes_.add(team, kernels, static_cast<int64_t>(index), product, 0, num_tokens, rows.out, hidden_size_);
+  }
   clock.end_phase(kind);
 }
 
@@ -89,8 +96,8 @@ void Decoder::sum_block_output(Team& team, PhaseClock& clock, int64_t num_tokens
 }
 
 // The rest of a row's way from a block's end into the stream.
-void Decoder::join_stream(const BlockEnd& end, int64_t row, float* stream) const {
-  if (is_added_as_it_comes(end)) return;
+void Decoder::join_stream(const Pass& pass, const BlockEnd& end, int64_t row, float* stream) const {
+  if (is_added_as_it_comes(pass, end)) return;
   const KernelTable& kernels = runtime_.kernels;
   float* output = block_output_.as<float>() + row * hidden_size_;
   if (end.post_norm != nullptr) kernels.rms_norm_row(output, end.post_norm, hidden_size_, end.eps, output);
@@ -104,7 +111,7 @@ void Decoder::end_stream(Team& team, PhaseClock& clock, const Pass& pass) const 
   for_rows(team, pass.step.num_tokens, [&](int64_t row, int64_t row_end) {
     for (; row < row_end; ++row) {
       const int64_t at = row * hidden_size_;
-      join_stream(end, row, pass.residual + at);
+      join_stream(pass, end, row, pass.residual + at);
       if (norm_ == nullptr) continue;
       runtime_.kernels.rms_norm_row(pass.residual + at, norm_, hidden_size_, norm_eps_, pass.hidden + at);
     }

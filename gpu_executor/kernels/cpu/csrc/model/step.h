@@ -89,6 +89,23 @@ struct CacheView {
   int64_t block_size;
 };
 
+// A product of a layer that adapters may change, in the order of `AdapterView::changes`.
+enum class Product : int32_t { kQkv = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
+constexpr int64_t kNumProducts = 4;
+
+// What an adapter adds to a product: (x A^T) B^T.
+struct LowRankView {
+  LinearView a;  // [ranks, input channels]; no parts: nothing is added
+  LinearView b;  // [output channels, ranks]
+};
+
+// An adapter and the tokens of a step that it is for.
+struct AdapterView {
+  const LowRankView* changes;  // kNumProducts a layer
+  const int64_t* tokens;       // [num_tokens], ascending; null: all of the step
+  int64_t num_tokens;
+};
+
 // The scheduled tokens of a step.
 struct StepView {
   int64_t num_tokens;
@@ -99,6 +116,8 @@ struct StepView {
   const int32_t* block_tables;    // [num_reqs, max_blocks]
   const int32_t* query_start;     // [num_reqs + 1]
   const int32_t* seq_lens;        // [num_reqs]
+  const AdapterView* adapters;    // [num_adapters]; no token is in two of them
+  int64_t num_adapters;
 };
 
 }  // namespace pagewire
