@@ -344,7 +344,7 @@ def _solo_answer(request: AddRequest, child: int, max_model_len: int, vocab_size
     for token in prompt:
         prefix = _digest(prefix, token)
     output: list[int] = []
-    follower = None if task.grammar is None else Follower(task.grammar)
+    follower = None if task.grammar is None else Follower(task.grammar, task.stop_token_ids)
     while True:
         allowed = None if follower is None else follower.allowed()
         token = draw_token(prefix, task.sampling, child, len(output), vocab_size, allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 import llguidance
 
@@ -56,17 +57,18 @@ def allowed_by(masks: bytes, position: int, vocab_size: int) -> set[int]:
 
 
 class Follower:
-    """The rules of a grammar, asked of the library alone."""
+    """The rules of a grammar, asked of the library alone; `stops` are end tokens that it does not know."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, stops: Iterable[int] = ()) -> None:
+        self._stops = set(stops)
         compiled = compile_letters(grammar).compiled
         assert compiled is not None
         self._matcher = compiled.matcher.deep_copy()
 
     def allowed(self) -> set[int]:
-        """Return the tokens that may follow; the stop token may where the text may end."""
-        allowed = allowed_by(self._matcher.compute_bitmask(), 0, 2 + len(LETTERS)) - {STOP}
-        return allowed | {STOP} if EOS in allowed else allowed
+        """Return the tokens that may follow; a stop token may where the text may end."""
+        allowed = allowed_by(self._matcher.compute_bitmask(), 0, 2 + len(LETTERS)) - self._stops
+        return allowed | self._stops if EOS in allowed else allowed
 
     def take(self, token_id: int) -> bool:
         """Go on by a letter; return whether nothing can follow."""
