@@ -18,6 +18,7 @@ from aiohttp import web
 from pagewire.version import __version__
 
 from ...anthropic.request import CountTokensRequest, MessageRequest
+from ..errors import ErrorResponse
 from ..messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from ..responses.request import ResponseRequest
 from .json_body import encode_json
@@ -150,7 +151,11 @@ def _describe(operation: Operation) -> JsonObject:
     if not operation.is_open:
         statuses.add(401)
         described["security"] = [{"apiKey": []}, {}]
-    described["responses"] |= {str(status): _describe_error(status, operation.error) for status in sorted(statuses)}
+    described["responses"] |= {
+        # Which route a head is for is not known while the head is too long.
+        str(status): _describe_error(status, ErrorResponse if status == 431 else operation.error)
+        for status in sorted(statuses)
+    }
     return described
 
 
