@@ -66,7 +66,7 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     app[STORE] = ResponseStore(config.max_stored_responses)
     app.on_shutdown.append(_end_background_work)
     app[admin.IS_ENABLED] = config.enable_admin
-    app[adapters.MAY_CHANGE] = config.allow_runtime_lora_updating
+    app[adapters.MAY_CHANGE] = config.enable_admin or config.allow_runtime_lora_updating
     _add_routes(app.router, describes_itself=not config.disable_fastapi_docs)
     return app
 
