@@ -50,6 +50,15 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         return json_response(answer.whole(await chat.collect()), request_id(request))
 
 
+async def whole_answer(serving: Serving, chat: ChatCall) -> ChatResponse:
+    """Return the answer of a chat that is not streamed, once it is whole.
+
+    Raises:
+        PagewireError: why the chat failed.
+    """
+    return _ChatAnswer(serving, chat).whole(await chat.collect())
+
+
 class _ChatAnswer:
     """What all parts of one answer have in common."""
 

@@ -18,6 +18,7 @@ from aiohttp import web
 from pagewire.version import __version__
 
 from ...anthropic.request import CountTokensRequest, MessageRequest
+from ..chat_batch import BatchChatRequest
 from ..errors import ErrorResponse
 from ..messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from ..responses.request import ResponseRequest
@@ -96,7 +97,14 @@ def _structs(operation: Operation) -> Iterator[type[msgspec.Struct]]:
 
 def _narrow(schemas: JsonObject) -> None:
     """Write into the schemas what handlers refuse beyond what the structs say."""
-    for request in (ChatRequest, CompletionRequest, ResponseRequest, CountTokensRequest, MessageRequest):
+    for request in (
+        ChatRequest,
+        BatchChatRequest,
+        CompletionRequest,
+        ResponseRequest,
+        CountTokensRequest,
+        MessageRequest,
+    ):
         for name in request.unsupported_fields:
             schemas[request.__name__]["properties"][name] = _only(None, *NEUTRAL_VALUES.get(name, ()))
     message = schemas["ChatMessage"]["properties"]
