@@ -38,6 +38,7 @@ with dev_extra():
 REFUSAL_LIMIT_S = 1.0
 _TIMEOUT_S = 60.0
 _PROGRESS_EVERY = 5000
+_LATE = re.compile(rb"deadline_exceeded|timeout_error")
 _LAST_EVENTS = ("response.completed", "response.incomplete", "message_stop")
 _LEAK = re.compile(r'Traceback|File "|site-packages|ipc://|(?<![\w/:.~])(?:/[\w.+@%-]+){2,}')  # the last: any path
 # A request that happens to be served shall not take long.
@@ -142,7 +143,7 @@ class Attack:
         if self.findings.count % _PROGRESS_EVERY == 0:
             print(f"{self.findings.count} requests", file=sys.stderr)
         # Who gives a request a quarter of a second may get the answer that it asked for.
-        is_asked_for = status == 504 and b"deadline_exceeded" in body and b"timeout" in request.body
+        is_asked_for = status == 504 and _LATE.search(body) is not None and b"timeout" in request.body
         assert status < 500 or is_asked_for, f"{status} {body[:500]!r}"
         if status >= 400:
             self._judge_refusal(request, status, body)
@@ -160,18 +161,20 @@ class Attack:
         if operation is not None:
             assert str(status) in operation["responses"], f"the description has no {status} for {request.path}"
         error = json.loads(body)["error"]
-        assert set(error) == self._error_fields(operation), error
+        assert set(error) == self._error_fields(operation, status), error
         assert error["message"], error
         for leak in _LEAK.findall(error["message"]):
             # A refusal may quote what was sent, and name another route.
             assert leak.encode() in request.body or leak in self.document["paths"], error
 
-    def _error_fields(self, operation: Mapping[str, Any] | None) -> set[str]:  # Any: the description is JSON
+    def _error_fields(
+        self, operation: Mapping[str, Any] | None, status: int
+    ) -> set[str]:  # Any: the description is JSON
         """Return what stands under `error` in a route's refusals; every dialect has a shape of its own."""
         if operation is None:
             return {"message", "type", "param", "code"}
         schemas = self.document["components"]["schemas"]
-        answer = operation["responses"]["408"]["content"]["application/json"]["schema"]
+        answer = operation["responses"][str(status)]["content"]["application/json"]["schema"]
         error = schemas[_named(answer)]["properties"]["error"]
         return set(schemas[_named(error)]["properties"])
 

@@ -129,7 +129,7 @@ class AdapterCalls:
         except msgspec.ValidationError as exc:
             raise InvalidRequest(f"{call.method}: {exc}.", param="args") from exc
         if self._epoch is None:
-            raise Overloaded("The executors are being started again; load the adapter when they run.", retry_after_s=5)
+            raise Overloaded("There are no executors now: they start again, or the engine sleeps.", retry_after_s=5)
         adapter = self._registry.begin(given.name, given.path, given.base_model_name, is_inplace=given.load_inplace)
         self._loads[adapter.load_id] = _Load(client, call.call_id, self._num_ranks)
         self._order(LoadAdapter(executor_epoch=self._epoch, adapter=adapter))

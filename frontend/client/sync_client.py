@@ -68,12 +68,19 @@ class EngineClient:
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
+        adapter: str = "",
     ) -> SyncTokenStream:
         """Ask for tokens; arguments and errors as `AsyncEngineClient.generate`."""
 
         async def submit() -> TokenStream:
             return self._client.generate(
-                prompt_token_ids, params, label=label, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+                prompt_token_ids,
+                params,
+                label=label,
+                priority=priority,
+                cache_salt=cache_salt,
+                timeout_s=timeout_s,
+                adapter=adapter,
             )
 
         return SyncTokenStream(_run(self._thread, submit()), self._thread)

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pagewire.ipc.server_config import ServerConfig
 
 from ..anthropic import handlers as anthropic
-from ..openai import adapters, admin, chat, completions, docs_page, embeddings, models, tokenize
+from ..openai import adapters, admin, chat, chat_batch, completions, docs_page, embeddings, models, tokenize
 from ..openai.bodies import description
 from ..openai.responses import handlers as responses
 from ..openai.responses.store import STORE, ResponseStore
@@ -66,7 +66,7 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     app[STORE] = ResponseStore(config.max_stored_responses)
     app.on_shutdown.append(_end_background_work)
     app[admin.IS_ENABLED] = config.enable_admin
-    app[adapters.MAY_CHANGE] = config.allow_runtime_lora_updating
+    app[adapters.MAY_CHANGE] = config.enable_admin or config.allow_runtime_lora_updating
     _add_routes(app.router, describes_itself=not config.disable_fastapi_docs)
     return app
 
@@ -79,6 +79,7 @@ def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
     add = functools.partial(router.add_route, expect_handler=leave_expect_to_middleware)
     get = functools.partial(router.add_get, expect_handler=leave_expect_to_middleware)
     add("POST", "/v1/chat/completions", chat.create_chat_completion)
+    add("POST", "/v1/chat/completions/batch", chat_batch.create_chat_completions)
     add("POST", "/v1/completions", completions.create_completion)
     add("POST", "/v1/embeddings", embeddings.create_embeddings)
     add("POST", "/v1/responses", responses.create_response)

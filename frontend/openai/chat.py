@@ -50,6 +50,15 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         return json_response(answer.whole(await chat.collect()), request_id(request))
 
 
+async def whole_answer(serving: Serving, chat: ChatCall) -> ChatResponse:
+    """Return the answer of a chat that is not streamed, once it is whole.
+
+    Raises:
+        PagewireError: why the chat failed.
+    """
+    return _ChatAnswer(serving, chat).whole(await chat.collect())
+
+
 class _ChatAnswer:
     """What all parts of one answer have in common."""
 
@@ -84,11 +93,22 @@ class _ChatAnswer:
         )
 
     @property
+    def echoed(self) -> str:
+        """What `echo` repeats in front of each answer: a last message of the answer's own role."""
+        last = self.body.messages[-1]
+        if not self.body.echo or last.role != self.role or last.content is None:
+            return ""
+        if isinstance(last.content, str):
+            return last.content
+        return "".join(part if isinstance(part, str) else part.get("text", "") for part in last.content)
+
+    @property
     def prompt_text(self) -> str | UnsetType:
         """The prompt as the template wrote it, if it was asked for."""
         return (self.chat.call.generations[0].prompt or "") if self.body.return_prompt_text else UNSET
 
     def _choice(self, index: int, answer: ChatAnswer) -> ChatChoice:
+        text = self.echoed + (answer.text or "")
         calls = [
             AnswerToolCall(id=call.id, function=AnswerFunction(name=call.name, arguments=call.arguments))
             for call in answer.tool_calls
@@ -98,7 +118,7 @@ class _ChatAnswer:
             index=index,
             message=AnswerMessage(
                 role=self.role,
-                content=answer.text,
+                content=text if text or answer.text is not None else None,
                 reasoning=reasoning,
                 reasoning_content=reasoning,
                 tool_calls=calls or UNSET,
@@ -127,11 +147,14 @@ class _ChatChunkWriter:
         call = self._answer.chat.call
         prompt_token_ids = call.generations[prompt_index].prompt_token_ids if self._returns_ids else UNSET
         role = ChatDelta(role=self._answer.role, content="")
-        prompt_text = self._answer.prompt_text
-        return b"".join(
+        prompt_text, echoed = self._answer.prompt_text, self._answer.echoed
+        events = [
             self._event(ChatChunkChoice(index=index, delta=role), prompt_token_ids, prompt_text)
             for index in range(call.n)
-        )
+        ]
+        if echoed:
+            events += [self._text_event(index, echoed) for index in range(call.n)]
+        return b"".join(events)
 
     def chunk(self, prompt_index: int, chunk: TextChunk) -> bytes:
         """See `ChunkWriter`."""

@@ -22,9 +22,7 @@ MESSAGES = [{"role": "user", "content": "Count from one to twenty, in words, and
 
 
 def post(server: RunningServer, path: str, **body: Any) -> Any:
-    request = urllib.request.Request(
-        server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as response:
         text = response.read().decode()
     if not body.get("stream"):

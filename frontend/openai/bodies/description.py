@@ -18,6 +18,8 @@ from aiohttp import web
 from pagewire.version import __version__
 
 from ...anthropic.request import CountTokensRequest, MessageRequest
+from ..chat_batch import BatchChatRequest
+from ..errors import ErrorResponse
 from ..messages import EMPTY_FIELDS, EMPTY_VALUES, ROLES
 from ..responses.request import ResponseRequest
 from .json_body import encode_json
@@ -95,7 +97,14 @@ def _structs(operation: Operation) -> Iterator[type[msgspec.Struct]]:
 
 def _narrow(schemas: JsonObject) -> None:
     """Write into the schemas what handlers refuse beyond what the structs say."""
-    for request in (ChatRequest, CompletionRequest, ResponseRequest, CountTokensRequest, MessageRequest):
+    for request in (
+        ChatRequest,
+        BatchChatRequest,
+        CompletionRequest,
+        ResponseRequest,
+        CountTokensRequest,
+        MessageRequest,
+    ):
         for name in request.unsupported_fields:
             schemas[request.__name__]["properties"][name] = _only(None, *NEUTRAL_VALUES.get(name, ()))
     message = schemas["ChatMessage"]["properties"]
@@ -150,7 +159,11 @@ def _describe(operation: Operation) -> JsonObject:
     if not operation.is_open:
         statuses.add(401)
         described["security"] = [{"apiKey": []}, {}]
-    described["responses"] |= {str(status): _describe_error(status, operation.error) for status in sorted(statuses)}
+    described["responses"] |= {
+        # Which route a head is for is not known while the head is too long.
+        str(status): _describe_error(status, ErrorResponse if status == 431 else operation.error)
+        for status in sorted(statuses)
+    }
     return described
 
 

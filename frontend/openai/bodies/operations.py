@@ -11,6 +11,7 @@ import msgspec
 from ...anthropic.answer import AnthropicError, MessageEvent, MessageObject, TokenCount
 from ...anthropic.request import CountTokensRequest, MessageRequest
 from ..adapters import LoadAdapterRequest, UnloadAdapterRequest
+from ..chat_batch import BatchChatRequest
 from ..errors import ErrorResponse
 from ..responses.answer import DeletedResponse, InputItemList, ResponseObject
 from ..responses.events import ResponseEvent
@@ -94,6 +95,14 @@ OPERATIONS = (
         body=ChatRequest,
         answer=ChatResponse,
         event=ChatChunk,
+        errors=(404, 500, 503, 504),
+    ),
+    Operation(
+        method="post",
+        path="/v1/chat/completions/batch",
+        summary="Answer several conversations",
+        body=BatchChatRequest,
+        answer=ChatResponse,
         errors=(404, 500, 503, 504),
     ),
     Operation(

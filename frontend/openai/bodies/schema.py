@@ -30,7 +30,6 @@ TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
@@ -187,7 +186,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     unsupported_fields: ClassVar[tuple[str, ...]] = (
-        *_UNSUPPORTED_BOTH, "audio", "echo", "function_call", "functions", "media_io_kwargs", "mm_processor_kwargs",
+        *_UNSUPPORTED_BOTH, "audio", "function_call", "functions", "media_io_kwargs", "mm_processor_kwargs",
         "modalities", "prediction", "verbosity", "web_search_options",
     )  # fmt: skip
 
@@ -204,10 +203,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tool_choice: str | ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: ShortText | None = None  # for the template
+    echo: bool | None = None  # a last message of the assistant's is repeated in front
     include_reasoning: bool | None = None
 
     audio: Any = None
-    echo: Any = None
     function_call: Any = None
     functions: Any = None
     media_io_kwargs: Any = None

@@ -66,6 +66,12 @@ class _NamedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
 
 
+class _AllowedTools(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: str
+    mode: str
+    tools: list[_NamedTool]
+
+
 _ITEMS: dict[str, type[_Item]] = {
     "message": _Message,
     "function_call": _FunctionCall,
@@ -207,9 +213,14 @@ def _tool_choice(choice: str | JsonObject | None) -> str | JsonObject | None:
     if not isinstance(choice, dict):
         return choice
     kind = choice.get("type")
+    if kind == "allowed_tools":
+        allowed = _convert(choice, _AllowedTools, "tool_choice")
+        named = [{"type": "function", "function": {"name": tool.name}} for tool in allowed.tools]
+        return {"type": kind, "allowed_tools": {"mode": allowed.mode, "tools": named}}
     if kind != "function":
         raise InvalidRequest(
-            f"tool_choice.type {str(kind)[:100]!r} is not supported by this server; name a function.",
+            f"tool_choice.type {str(kind)[:100]!r} is not supported by this server; name a function, or send "
+            "allowed_tools.",
             param="tool_choice.type",
         )
     return {"type": "function", "function": {"name": _convert(choice, _NamedTool, "tool_choice").name}}

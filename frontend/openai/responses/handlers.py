@@ -114,6 +114,10 @@ def _check(body: ResponseRequest, store: ResponseStore) -> None:
     refuse_unsupported(body)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options is only allowed with stream: true.", param="stream_options")
+    if body.max_output_tokens is not None and body.max_output_tokens < 1:
+        raise InvalidRequest(
+            f"max_output_tokens must be at least 1, or null; got {body.max_output_tokens}.", param="max_output_tokens"
+        )
     if body.background and body.stream:
         raise InvalidRequest("A response in the background can't be streamed; leave one of them out.", param="stream")
     if body.background and body.store is False:

@@ -188,7 +188,6 @@ async def test_generation_prompt_can_be_left_out_and_template_variables_given():
         ("prediction", {"type": "content", "content": "x"}),
         ("store", True),
         ("chat_template", "{{ x }}"),
-        ("echo", True),
         ("web_search_options", {}),
         ("suffix", "x"),
         ("unheard_of", 1),

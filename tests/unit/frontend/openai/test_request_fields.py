@@ -124,3 +124,15 @@ async def test_a_server_can_force_usage_into_every_chunk():
             assert all(chunk["usage"] for chunk in chunks)
             assert chunks[-1]["choices"] == []
         assert (await server.complete())["usage"]
+
+
+async def test_a_chat_repeats_the_message_that_it_goes_on_with():
+    messages = [message("hi"), message("He", "assistant")]
+    async with running_server("llo") as server:
+        for content in ("He", [{"type": "text", "text": "He"}]):
+            fields = {"messages": [messages[0], message(content, "assistant")], "continue_final_message": True}
+            assert (await server.chat(**fields, echo=True))["choices"][0]["message"]["content"] == "Hello"
+            assert joined_text(await server.stream_chat(**fields, echo=True)) == "Hello"
+            assert (await server.chat(**fields))["choices"][0]["message"]["content"] == "llo"
+        body = await server.chat(messages=messages[:1], echo=True)
+        assert body["choices"][0]["message"]["content"] == "llo", "the user's own message is not repeated"

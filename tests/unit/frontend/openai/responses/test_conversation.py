@@ -90,6 +90,14 @@ def test_tools_are_functions():
     assert chat["tool_choice"]["function"] == {"name": "get"}
 
 
+def test_some_tools_may_be_allowed():
+    tools = [{"type": "function", "name": "get"}, {"type": "function", "name": "set"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get"}]}
+    allowed = translate(tools=tools, tool_choice=choice)["tool_choice"]["allowed_tools"]
+    assert allowed["mode"] == "required"
+    assert [tool["function"]["name"] for tool in allowed["tools"]] == ["get"]
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

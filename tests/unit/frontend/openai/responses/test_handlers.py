@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import openai
+import pydantic
 import pytest
 from openai.types import responses as sdk_types
 from pydantic import TypeAdapter
@@ -89,6 +90,20 @@ async def test_a_limit_makes_it_incomplete():
         assert response.incomplete_details.reason == "max_output_tokens"
         stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, stream=True)
         assert [event async for event in stream][-1].type == "response.incomplete"
+
+
+class City(pydantic.BaseModel):
+    name: str
+    population: int
+
+
+async def test_the_answer_is_parsed_into_a_model_of_the_clients():
+    async with sdk('{"name":"Bern","population":134000}') as (server, client):
+        response = await client.responses.parse(model="fake", input="a city", text_format=City)
+        assert response.output_parsed == City(name="Bern", population=134000)
+        request = await server.core.next(AddRequest)
+        assert request.task.grammar.kind == "json_schema"
+        assert response.text.format.name == "City"
 
 
 async def test_going_on_from_a_response_repeats_what_was_said():
@@ -177,6 +192,7 @@ async def test_nothing_is_stored_at_zero():
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"stream_options": {}}, "stream_options"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"background": True, "stream": True}, "stream"),
         ({"background": True, "store": False}, "background"),
         ({"text": {"verbosity": "high"}}, "text.verbosity"),
