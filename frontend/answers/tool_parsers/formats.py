@@ -11,7 +11,7 @@ from .base import ToolParser
 from .hermes import HermesParser
 from .llama3_json import Llama3JsonParser
 from .mistral import MistralParser
-from .pythonic import PythonicParser
+from .pythonic import END_TAGS, START_TAGS, PythonicParser
 
 
 class ToolFormat(enum.Enum):
@@ -34,15 +34,18 @@ TAGS: dict[ToolFormat, tuple[str, ...]] = {
     ToolFormat.HERMES: ("<tool_call>", "</tool_call>"),
     ToolFormat.LLAMA3_JSON: ("<|python_tag|>",),
     ToolFormat.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-    ToolFormat.PYTHONIC: ("<|python_start|>", "<|python_end|>"),
+    ToolFormat.PYTHONIC: (*START_TAGS, *END_TAGS),
 }
 # What stands in a template, the first that does; None: a format that isn't read here.
 _MARKS: tuple[tuple[str, ToolFormat | None], ...] = (
     ("<function=", None),  # Qwen3-Coder and some Llamas
     ("<arg_key>", None),  # GLM
+    ("<invoke", None),  # MiniMax
+    ("<tool_calls>", None),  # Apriel
     ("<tool_call>", ToolFormat.HERMES),
     ("[TOOL_CALLS]", ToolFormat.MISTRAL),
     ("<|python_start|>", ToolFormat.PYTHONIC),
+    ("<|tool_call_start|>", ToolFormat.PYTHONIC),
     ("[func_name1(", ToolFormat.PYTHONIC),
     ("<|python_tag|>", ToolFormat.LLAMA3_JSON),
     ('{"name": function name, "parameters":', ToolFormat.LLAMA3_JSON),

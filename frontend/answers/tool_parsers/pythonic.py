@@ -1,6 +1,7 @@
-"""Calls written as Python: `[f(a=1), g(b="x")]`, as Llama 4 and others write them; the whole answer is the list.
+"""Calls written as Python: `[f(a=1), g(b="x")]`, as Llama 4, LFM2 and others write them.
 
-Only an answer that begins with a call of a tool that was offered is one. Arguments are given by name and are literals.
+Without a tag before the list, only an answer that begins with the call of a tool that was offered is one. Arguments are
+given by name and are literals.
 
 Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama4/#-zero-shot-function-calling-.
 """
@@ -17,7 +18,8 @@ from typing import Any
 from ..parts import AnswerPart
 from .base import ToolParser
 
-START_TAG, END_TAG = "<|python_start|>", "<|python_end|>"
+START_TAGS = ("<|python_start|>", "<|tool_call_start|>")
+END_TAGS = ("<|python_end|>", "<|tool_call_end|>")
 _NAME = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.\-]*)?(\()?")
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _MAX_CALL_CHARS = 1_000_000
@@ -27,6 +29,7 @@ class PythonicParser(ToolParser):
     """See the module. A call's arguments come when it is whole: only then they can be written as JSON."""
 
     _head = ""  # taken off the buffer, and text again if no call follows
+    _is_marked = False  # a tag says that calls follow
     _scanned = 0  # of the buffer, within a call
     _depth = 0
     _quote = ""
@@ -34,10 +37,12 @@ class PythonicParser(ToolParser):
 
     @property
     def _tags(self) -> Sequence[str]:
-        return ()
+        return START_TAGS
 
     def _open(self, tag: str) -> None:
-        raise AssertionError(f"{tag}: there are no tags within text")
+        self._head = tag
+        self._is_marked = True
+        self._step = self._open_list
 
     def finish(self) -> list[AnswerPart]:
         """See `PartReader`."""
@@ -47,15 +52,18 @@ class PythonicParser(ToolParser):
 
     def _start(self) -> bool:
         bare = self._buffer.lstrip()
-        if START_TAG.startswith(bare) and bare != START_TAG:
+        if not bare:
             return False
-        tagged = bare.removeprefix(START_TAG).lstrip()
-        if not tagged:
+        self._step = self._open_list if bare[0] == "[" else self._read_text
+        return True
+
+    def _open_list(self) -> bool:
+        bare = self._buffer.lstrip()
+        if not bare:
             return False
-        if tagged[0] != "[":
-            self._step = self._read_text
-            return True
-        self._take(len(self._buffer) - len(tagged) + 1)
+        if bare[0] != "[":
+            return self._give_up()
+        self._take(len(self._buffer) - len(bare) + 1)
         self._step = self._read_name
         return True
 
@@ -69,11 +77,11 @@ class PythonicParser(ToolParser):
         match = _NAME.match(self._buffer)
         assert match is not None
         name = match[1] or ""
-        if match[2] and name in self._names:
+        if match[2] and (name in self._names or (self._is_marked and name)):
             self._scanned, self._depth, self._quote, self._escapes = match.end(), 1, "", False
             self._step = self._read_call_text
             return True
-        may_follow = any(offered.startswith(name) for offered in self._names)
+        may_follow = self._is_marked or any(offered.startswith(name) for offered in self._names)
         if match.end() == len(self._buffer) and not match[2] and may_follow:
             return False
         return self._give_up()
@@ -129,9 +137,11 @@ class PythonicParser(ToolParser):
 
     def _end(self) -> bool:
         bare = self._buffer.lstrip()
-        if END_TAG.startswith(bare) and bare != END_TAG:
+        if any(tag.startswith(bare) and tag != bare for tag in END_TAGS):
             return False
-        self._buffer = bare.removeprefix(END_TAG)
+        for tag in END_TAGS:
+            bare = bare.removeprefix(tag)
+        self._buffer = bare
         self._step = self._read_text
         return True
 

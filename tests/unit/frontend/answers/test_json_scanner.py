@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagewire.frontend.answers.json_scanner import JsonScanner, State
@@ -19,11 +19,21 @@ def scan(text: str) -> State:
     return scanner.state
 
 
-_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-_VALUES = st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
+_SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=10,
+)
 
 
-@given(value=st.lists(_VALUES) | st.dictionaries(st.text(), _VALUES), indent=st.sampled_from([None, 1]))
+@settings(derandomize=True, deadline=None)
+@given(
+    value=st.lists(_VALUES, max_size=4) | st.dictionaries(st.text(max_size=4), _VALUES, max_size=4),
+    indent=st.sampled_from([None, 1]),
+)
 def test_json_is_done_with_its_last_character(value, indent):
     text = json.dumps(value, indent=indent)
     scanner = JsonScanner()
@@ -35,6 +45,7 @@ def test_json_is_done_with_its_last_character(value, indent):
     assert scanner.depth == 0
 
 
+@settings(derandomize=True, deadline=None)
 @given(st.text(alphabet='{}[]",:\\u0a1-.etruflsn ', max_size=12))
 def test_what_is_done_is_json_and_what_is_broken_is_not(text):
     text = "{" + text

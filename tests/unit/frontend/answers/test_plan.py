@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagewire.frontend.answers.answer_formats import AnswerFormats, ReasoningFormat
@@ -36,6 +36,7 @@ def read(plan: AnswerPlan, pieces: list[str]) -> list[AnswerPart]:
     ]
 
 
+@settings(derandomize=True, deadline=None)
 @given(cuts=st.sets(st.integers(0, len(TEXT))))
 def test_calls_follow_the_reasoning_and_none_is_read_in_it(cuts):
     ends = [*sorted(cuts), len(TEXT)]

@@ -36,3 +36,14 @@ def test_no_arguments_are_an_empty_object(template):
 
 def test_a_model_sees_what_it_wrote_even_if_it_is_no_json():
     assert rendered(JOINED, '{"a": ') == 'user:q|assistant:f{"a": |'
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_template_that_prints_calls_without_content_alone_gets_none(content):
+    template = (
+        "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+        "{{ c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}|{% endfor %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content, "tool_calls": [call]}]
+    assert ChatTemplate(template).render(messages, add_generation_prompt=False) == 'q|{"a": 1}|'
