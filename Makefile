@@ -1,6 +1,7 @@
 # make serve   an environment, the engine, and the packaged model on http://127.0.0.1:8000
 # make test    an environment and the whole test suite
 # make test-ray executors on a Ray cluster of two local nodes; installs Ray (another 280 MB)
+# make conformance the clients' own libraries (openai, langchain-openai, litellm, anthropic, npm's openai) against a server
 # make kernels compile the CPU kernels again, as far as their sources have changed (serve and test do so by themselves)
 # make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
 # make clean   remove what these made
@@ -9,6 +10,8 @@
 # PYTHON=... picks the interpreter, VENV=... the environment's folder.
 
 VENV ?= .venv
+CLIENTS ?= .venv-conformance
+NODE_CLIENT := tests/conformance/node
 PYTHON ?=
 ARGS ?=
 
@@ -23,7 +26,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 
 KERNEL_SOURCES := $(shell find gpu_executor/kernels/cpu/csrc -type f)
 
-.PHONY: serve test test-ray kernels check fix clean
+.PHONY: serve test test-ray conformance kernels check fix clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -41,6 +44,19 @@ test-ray: $(VENV)/.installed-dev $(VENV)/.kernels
 	@$(PIP_INSTALL) --editable '.[dev,ray]'
 	$(PY) -m pytest -q tests/integration/test_ray.py $(ARGS)
 
+conformance: $(VENV)/.installed-dev $(VENV)/.kernels $(CLIENTS)/.installed
+	@$(PY) tests/conformance/serve_and_check.py $(CLIENTS)/bin/python $(CLIENTS)/node
+
+# Clients pin what they need themselves: an environment of their own, so that they meet the server over HTTP alone.
+$(CLIENTS)/.installed: pyproject.toml $(NODE_CLIENT)/package.json $(NODE_CLIENT)/package-lock.json | $(VENV)/.installed
+	@echo "Installing the clients into $(CLIENTS)"
+	@$(PY) -m venv $(CLIENTS)
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["conformance"], sep="\n")' > $(CLIENTS)/requirements.txt
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(CLIENTS)/requirements.txt
+	@mkdir -p $(CLIENTS)/node && cp $(NODE_CLIENT)/* $(CLIENTS)/node
+	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm ci --silent; else echo "make: no npm: its client is left out"; fi
+	@touch $@
+
 kernels: $(VENV)/.kernels
 
 check: $(VENV)/.installed-dev $(VENV)/.kernels
@@ -50,7 +66,7 @@ fix: $(VENV)/.installed-dev
 	@$(PY) -m tools.check --fix $(ARGS)
 
 clean:
-	rm -rf $(VENV) gpu_executor/kernels/cpu/_native.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) gpu_executor/kernels/cpu/_native.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):
