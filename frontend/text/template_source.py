@@ -49,7 +49,7 @@ def template_source(tokenizer: Tokenizer, given: str | None = None) -> TemplateS
     Raises:
         ConfigError: the file can't be read.
     """
-    text = tokenizer.chat_template
+    text = _own_template(tokenizer.chat_templates)
     if given is not None:
         text = given
         if "{" not in given:  # a template without any tag would be of no use
@@ -60,6 +60,21 @@ def template_source(tokenizer: Tokenizer, given: str | None = None) -> TemplateS
             except UnicodeDecodeError as exc:
                 raise ConfigError(f"chat template {given} can't be read: it is no UTF-8 text.") from exc
     return TemplateSource(text=text, special_tokens=tokenizer.special_tokens, given=given)
+
+
+def _own_template(templates: Mapping[str, str]) -> str | None:
+    """Return a model's template; where it has one for chats with tools, that one if there are any, else the default."""
+    default, with_tools = templates.get("default"), templates.get("tool_use")
+    if default is None or with_tools is None:
+        return default
+    # A line break behind a tag is the tag's, and so is the last one of a template.
+    return (
+        f"{{% if tools %}}\n{_without_last_break(with_tools)}{{% else %}}\n{_without_last_break(default)}{{% endif %}}"
+    )
+
+
+def _without_last_break(template: str) -> str:
+    return template.removesuffix("\n")
 
 
 def compile_template(source: TemplateSource) -> ChatTemplate:
