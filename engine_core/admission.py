@@ -78,12 +78,13 @@ class Admission:
         """Take no new requests from here on; those that are here run to their end."""
         self._is_draining = True
 
-    def check(self, num_prompt_tokens: int, now: float) -> None:
+    def check(self, num_prompt_tokens: int, now: float, num_held: int = 0) -> None:
         """Let a new request pass, or refuse it.
 
         Args:
             num_prompt_tokens: of the request.
             now: seconds on the loop's monotonic clock.
+            num_held: requests that wait for something else before they may wait here.
 
         Raises:
             Overloaded: too much waits already, or the engine drains.
@@ -91,8 +92,9 @@ class Admission:
         if self._is_draining:
             raise Overloaded("The engine is shutting down and takes no new requests; send it to another one.")
         waiting = self._waiting
-        if waiting.num_new_requests >= self._max_requests:
-            raise self._overloaded(f"{waiting.num_new_requests} requests wait already (--max-waiting-requests)", now)
+        num_requests = waiting.num_new_requests + num_held
+        if num_requests >= self._max_requests:
+            raise self._overloaded(f"{num_requests} requests wait already (--max-waiting-requests)", now)
         # A single prompt may be longer than the bound: alone it waits for nobody, and it would never get in.
         num_tokens = waiting.num_new_tokens
         if num_tokens and num_tokens + num_prompt_tokens > self._max_tokens:

@@ -124,7 +124,7 @@ class Engine(RequestEnds):
                     param="request_id",
                 )
             if not request.is_readded:
-                self._admission.check(len(request.inputs.prompt_token_ids), now)
+                self._admission.check(len(request.inputs.prompt_token_ids), now, self._grammars.num_held)
         except RequestError as exc:
             self._outbox.refuse(client, request.request_id, exc.to_info())
             return

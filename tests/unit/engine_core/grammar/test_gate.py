@@ -75,6 +75,14 @@ def test_held_request_is_aborted_late_and_failed_like_others():
     assert not driver.engine.has_work()
 
 
+def test_held_requests_count_among_those_that_wait():
+    driver = driver_of(max_waiting_requests=2)
+    driver.delays_grammars = True
+    driver.add(constrained(1), constrained(2), constrained(3))
+    assert driver[3].end.error.kind == "Overloaded"
+    driver.run()
+
+
 def test_order_that_nobody_waits_for_is_dropped():
     driver = driver_of()
     driver.engine.add_request(b"bob", constrained(1), 0.0)
