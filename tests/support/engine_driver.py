@@ -279,8 +279,11 @@ class EngineDriver:
                 break
             self._sent.popleft()
             rows = [] if masks_of_step is None else masks_of_step.rows
-            self.results.append(self.executor.execute(step, {row.row_id: row.masks for row in rows}))
+            self.results.append(self._run_step(step, {row.row_id: row.masks for row in rows}))
         assert self.results or not self._sent, "a step waits for masks, and nothing is before it"
+
+    def _run_step(self, step: ExecuteStep, masks: dict[int, bytes]) -> StepResult:
+        return self.executor.execute(step, masks)
 
     def _exchange_grammars(self) -> None:
         self.orders += self.engine.take_grammar_orders()

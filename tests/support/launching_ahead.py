@@ -21,6 +21,7 @@ from pagewire.gpu_executor.sampling.draw import Draw, Drawn
 from pagewire.gpu_executor.sampling.pending import PendingDraws
 from pagewire.gpu_executor.sampling.row_edits import TokenHistory
 from pagewire.gpu_executor.sampling.sampler import Sampler
+from pagewire.gpu_executor.sampling.token_masks import FetchMasks
 from pagewire.gpu_executor.speculation.proposer import Proposer
 from pagewire.gpu_executor.step_in_flight import StepInFlight
 from pagewire.ipc.outputs import TokenLogprobs
@@ -104,15 +105,23 @@ class DeferredSampler:
         return self._sampler.vocab_size
 
     def begin(
-        self, model: DeferredModel, hidden: Tensor, draws: Sequence[Draw], logits: Tensor | None = None
+        self,
+        model: DeferredModel,
+        hidden: Tensor,
+        draws: Sequence[Draw],
+        logits: Tensor | None = None,
+        fetch_masks: FetchMasks | None = None,
     ) -> PendingDraws:
         assert logits is None
+        masks = None if fetch_masks is None else fetch_masks()
         pending = DeferredDraws(self._device, len(draws))
         as_launched = [_frozen(draw) for draw in draws]
 
         def draw() -> None:
             with_tokens = [_with_kept_tokens(draw) for draw in as_launched]
-            pending.drawn = self._sampler.begin(model._model, hidden, with_tokens).collect()
+            pending.drawn = self._sampler.begin(
+                model._model, hidden, with_tokens, None, None if masks is None else lambda: masks
+            ).collect()
             tokens = [0 if drawn.error is not None else drawn.token_ids[0] for drawn in pending.drawn]
             pending.token_ids.copy_(torch.tensor(tokens))
 
@@ -266,6 +275,11 @@ class AheadDriver:
 class AheadModelDriver(ModelDriver):
     """An engine whose steps are finished when their results are received, and not before."""
 
+    @property
+    def runner(self) -> ModelRunner:
+        """See `ModelDriver`."""
+        return self.executor.runner  # type: ignore[attr-defined]
+
     def receive(self) -> None:
         """See `EngineDriver`."""
         launched: StepInFlight = self.results.popleft()  # type: ignore[assignment]
@@ -287,4 +301,5 @@ class _LaunchingExecutor:
 
     def __init__(self, runner: AheadRunner) -> None:
         self.device = runner.device
+        self.runner = runner.runner
         self.execute = runner.launch

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from pagewire.gpu_executor.core_inbox import StepMasks
+from pagewire.gpu_executor.model_runner import ModelRunner
 from pagewire.gpu_executor.speculation.proposer import Proposer
 from pagewire.ipc.outputs import TokenLogprobs
+from pagewire.ipc.steps import ExecuteStep, StepResult
 from tests.support.builders import build_driver
 from tests.support.engine_driver import EngineDriver, Transcript
 from tests.support.runner import BLOCK_SIZE, make_runner
@@ -20,11 +24,32 @@ class ModelDriver(EngineDriver):
     def check_answers(self, transcript: Transcript) -> None:
         """See `EngineDriver`."""
 
+    def _run_step(self, step: ExecuteStep, masks: dict[int, bytes]) -> StepResult:
+        self.runner.mask_source = GivenMasks(masks)
+        return self.executor.execute(step)
+
+    @property
+    def runner(self) -> ModelRunner:
+        """What runs the steps."""
+        return self.executor  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class GivenMasks:
+    """Masks that are there when they are asked for."""
+
+    masks: StepMasks
+
+    def wait_for_masks(self, step_id: int) -> StepMasks:
+        """See `MaskSource`."""
+        return self.masks
+
 
 def build_model_driver(
     *,
     num_blocks: int = 64,
     max_model_len: int = 44,
+    vocab_size: int = 128,
     checkpoint: Path | None = None,
     kernels: str = "reference",
     proposer: Proposer | None = None,
@@ -35,7 +60,7 @@ def build_model_driver(
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         max_model_len=max_model_len,
-        vocab_size=128,
+        vocab_size=vocab_size,
         **options,  # type: ignore[arg-type]
     )
     # Its whole pool is NaN: whatever reads a slot that was not written for it shows.

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zmq
 
-from pagewire.gpu_executor.core_inbox import CoreInbox
+from pagewire.gpu_executor.core_inbox import CoreInbox, Stopped
 from pagewire.gpu_executor.step_in_flight import StepInFlight
 from pagewire.gpu_executor.step_pipeline import StepPipeline
 from pagewire.ipc.channels import PairChannel, open_socket
 from pagewire.ipc.codec import from_executor, to_executor
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
-from pagewire.ipc.steps import ExecuteStep, Shutdown, StepResult
+from pagewire.ipc.steps import ExecuteStep, RowMasks, SamplingMasks, Shutdown, StepResult
 
 DEADLINE_S = 30.0
 
@@ -280,4 +280,36 @@ def test_failed_launch_ends_the_pipeline_after_the_steps_before_it(busy):
 def test_failing_device_ends_the_pipeline(busy):
     busy.worker.steps[1].end(RuntimeError("an illegal memory access was encountered"))
     with pytest.raises(RuntimeError, match="illegal memory access"):
+        busy.run.result(DEADLINE_S)
+
+
+def test_step_that_waits_for_its_masks_has_those_before_it_finished_and_told(busy):
+    launch, found = busy.worker.launch, []
+
+    def launch_and_wait(step):
+        launched = launch(step)
+        if step.step_id == 2:
+            found.append(busy.pipeline.wait_for_masks(2))
+        return launched
+
+    busy.worker.launch = launch_and_wait
+    busy.send_steps(2)
+    busy.worker.wait_for("launch 1", "launch 2")
+    busy.worker.steps[1].end()
+    assert step_ids(busy.received(1)) == [1]  # what the masks hang on
+    busy.send_steps(3)
+    busy.channel.send(SamplingMasks(executor_epoch=1, step_id=2, rows=[RowMasks(7, b"mask")]))
+    busy.worker.wait_for("launch 1", "launch 2", "launch 3")
+    assert found == [{7: b"mask"}]
+    busy.stop()
+
+
+def test_shutdown_reaches_a_step_that_waits_for_its_masks(busy):
+    launch = busy.worker.launch
+    busy.worker.launch = lambda step: (launch(step), busy.pipeline.wait_for_masks(step.step_id))[0]
+    busy.send_steps(2)
+    busy.worker.wait_for("launch 1", "launch 2")
+    busy.worker.steps[1].end()
+    busy.channel.send(Shutdown())
+    with pytest.raises(Stopped):
         busy.run.result(DEADLINE_S)

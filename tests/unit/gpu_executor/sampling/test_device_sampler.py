@@ -98,12 +98,12 @@ def sample(rows, draws):
     return begun(rows, draws).collect()
 
 
-def on_the_host(rows, draws):
+def on_the_host(rows, draws, masks=None):
     rows = rows[:, :VOCAB_SIZE].clone()
     best_values, best_ids = rows.max(dim=-1)
-    kept = [i for i, draw in enumerate(draws) if draw.row_sampling.needs_logits]
+    kept = [i for i, draw in enumerate(draws) if draw.needs_logits]
     output = OutputRows(best_values.tolist(), best_ids.tolist(), rows[kept] if kept else None)
-    return Sampler(VOCAB_SIZE, HOST_OPS).sample(output, draws)
+    return Sampler(VOCAB_SIZE, HOST_OPS).sample(output, draws, masks)
 
 
 def assert_same(ours, expected):
@@ -331,3 +331,46 @@ def test_draws_behind_a_row_and_its_drafts_are_those_of_the_host():
     on_device = [Draw(row_sampling, history, 1, KeptTokens(tokens, 2)) for history in histories]
     rows = logits(4, seed=3)
     assert_same(sample(rows, on_device), on_the_host(rows, [Draw(row_sampling, history) for history in histories]))
+
+
+def test_masked_rows_draw_what_the_host_would_by_the_same_masks():
+    draws = [one._replace(is_masked=index % 3 != 1) for index, one in enumerate(MIXED)]
+    masks = [random_mask(index, 40) if one.is_masked and index != 3 else None for index, one in enumerate(draws)]
+    rows = logits(len(draws), seed=3)
+    pending = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits())).begin(
+        OutputLayer(), rows.clone(), draws, None, lambda: masks
+    )
+    drawn = pending.collect()
+    assert_same(drawn, on_the_host(rows, draws, masks))
+    for one, mask in zip(drawn, masks, strict=True):
+        if mask is not None:
+            assert all(mask[token_id // 32] >> token_id % 32 & 1 for token_id in one.token_ids)
+
+
+def test_mask_that_leaves_nothing_of_what_is_allowed_fails_its_row_alone():
+    draws = [MIXED[1]._replace(is_masked=True), MIXED[0]]
+    masks = [random_mask(1, 0), None]
+    pending = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits())).begin(
+        OutputLayer(), logits(2), draws, None, lambda: masks
+    )
+    failed, free = pending.collect()
+    assert "grammar" in failed.error.message
+    assert free.error is None
+
+
+def test_masks_of_one_step_are_forgotten_in_the_next():
+    sampler = DeviceSampler(VOCAB_SIZE, DrawingOps(), CpuDevice(HostLimits()))
+    masked, rows = [MIXED[0]._replace(is_masked=True)], logits(1)
+    only = random_mask(0, 1)
+    first = sampler.begin(OutputLayer(), rows.clone(), masked, None, lambda: [only]).collect()
+    second = sampler.begin(OutputLayer(), rows.clone(), [MIXED[0]]).collect()
+    third = sampler.begin(OutputLayer(), rows.clone(), masked, None, lambda: [None]).collect()
+    assert first[0].token_ids != second[0].token_ids == third[0].token_ids
+
+
+def random_mask(seed, num_allowed):
+    """Allow some tokens."""
+    words = np.zeros(-(-VOCAB_SIZE // 32), dtype="<u4")
+    for token_id in np.random.default_rng(seed).permutation(VOCAB_SIZE)[:num_allowed].tolist():
+        words[token_id // 32] |= np.uint32(1 << token_id % 32)
+    return words
