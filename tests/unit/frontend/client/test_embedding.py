@@ -13,11 +13,7 @@ from tests.support.successive_cores import Cores, connect
 
 
 def test_floats_are_read_as_they_were_written():
-    assert read_floats(struct.pack("<3f", 1.5, -2.0, 0.1)) == [
-        1.5,
-        -2.0,
-        struct.unpack("<f", struct.pack("<f", 0.1))[0],
-    ]
+    assert read_floats(struct.pack("<3f", 1.5, -2.0, 0.25)) == [1.5, -2.0, 0.25]
 
 
 async def test_an_embedding_brings_its_figures(cores: Cores):
@@ -42,5 +38,5 @@ async def test_one_that_is_aborted_says_so(cores: Cores):
 async def test_a_pooling_that_there_is_not_is_refused_here(cores: Cores):
     await cores.start()
     async with await connect(cores) as client:
-        with pytest.raises(InvalidRequest, match="pooling|wrong type"):
+        with pytest.raises(InvalidRequest, match="wrong type"):
             await client.embed([5], EmbedTask(pooling="max"))  # type: ignore[arg-type]
