@@ -32,6 +32,7 @@ class InputTool(_Body, kw_only=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None  # Any: a schema is whatever JSON its author wrote
     strict: bool | None = None
+    eager_input_streaming: bool | None = None  # says nothing here: arguments are streamed as they come
     cache_control: dict[str, Any] | None = None  # Any: says nothing here, prefixes are always cached
 
 

@@ -281,8 +281,9 @@ async def _encode(
             elif truncation is None:
                 token_ids = await serving.encode_prompt(prompt, add_special_tokens=add_special_tokens)
                 encoded.append((prompt, token_ids))
-            else:  # however long it is
-                token_ids = await serving.tokenizer.encode_async(prompt, add_special_tokens=add_special_tokens)
+            else:
+                text = truncation.cut_text(prompt)
+                token_ids = await serving.tokenizer.encode_async(text, add_special_tokens=add_special_tokens)
                 encoded.append((prompt, truncation.cut(token_ids)))
             if len(prompts) > 1:
                 await asyncio.sleep(0)  # a short text is encoded here and now: others have their turn between

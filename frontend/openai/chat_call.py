@@ -7,8 +7,8 @@ returns at the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 from aiohttp import web
@@ -231,16 +231,28 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
         add_special_tokens=bool(body.add_special_tokens),
         deadline=deadline,
     ) as call:
-        yield ChatCall(
-            call,
-            body,
-            params,
-            label=label,
-            model=model,
-            created=int(serving.wall_clock()),
-            plan=plan,
-            reasoning_end_id=serving.formats.reasoning_end_id,
-        )
+        with _naming_tools(plan.tools):
+            yield ChatCall(
+                call,
+                body,
+                params,
+                label=label,
+                model=model,
+                created=int(serving.wall_clock()),
+                plan=plan,
+                reasoning_end_id=serving.formats.reasoning_end_id,
+            )
+
+
+@contextmanager
+def _naming_tools(tools: ToolUse) -> Iterator[None]:
+    """Report what the engine finds wrong with a grammar that was made of tools as the tools' own fault."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if not tools.is_forced or error.param != "structured_outputs":
+            raise
+        raise InvalidRequest(f"The parameters of the tools can't be kept to. {error.message}", param="tools") from error
 
 
 def _plan(serving: Serving, body: ChatRequest, tools: ToolUse, params: SamplingParams, prompt: str) -> AnswerPlan:

@@ -82,7 +82,7 @@ async def _encode(
             if isinstance(each, str):
                 if truncation is None:
                     token_ids = await serving.encode_prompt(each, add_special_tokens=adds_special)
-                else:  # however long it is
+                else:
                     token_ids = await serving.tokenizer.encode_async(each, add_special_tokens=adds_special)
             else:
                 token_ids = each

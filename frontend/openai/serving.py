@@ -26,9 +26,7 @@ from .bodies.embeddings import EmbeddingRequest
 from .bodies.schema import GenerationRequest
 from .deadline import Deadline
 from .errors import ModelNotFound
-
-# No vocabulary has longer tokens (the longest are runs of spaces or dashes).
-_MAX_TOKEN_CHARS = 256
+from .truncation import MAX_TOKEN_CHARS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +116,7 @@ class Serving:
             ContextTooLong: it is too long by far; what is too long by little is found when it is tokenized.
         """
         limit = self.info.max_model_len
-        most, unit = (limit * _MAX_TOKEN_CHARS, "characters") if isinstance(prompt, str) else (limit, "tokens")
+        most, unit = (limit * MAX_TOKEN_CHARS, "characters") if isinstance(prompt, str) else (limit, "tokens")
         if len(prompt) > most:
             raise ContextTooLong(
                 f"This model's maximum context length is {limit} tokens. However, your prompt has {len(prompt)} "

@@ -8,6 +8,11 @@ import msgspec
 
 from pagewire.ipc.errors import InvalidRequest
 
+# No vocabulary has longer tokens (the longest are runs of spaces or dashes).
+MAX_TOKEN_CHARS = 256
+# Where a text is cut, the tokens at the cut differ from the whole text's; so many further ones are more than enough.
+_MARGIN_TOKENS = 16
+
 Side = Literal["left", "right"]
 
 
@@ -23,6 +28,14 @@ class Truncation(msgspec.Struct, frozen=True):
 
     num_tokens: int
     side: Side
+
+    def cut_text(self, text: str) -> str:
+        """Return what of a text can decide which tokens stay: a prompt of megabytes is not tokenized for a few of them.
+
+        Tokens depend on what is near them alone, and none is longer than `MAX_TOKEN_CHARS`.
+        """
+        num_chars = (self.num_tokens + _MARGIN_TOKENS) * MAX_TOKEN_CHARS
+        return text[-num_chars:] if self.side == "left" else text[:num_chars]
 
     def cut(self, token_ids: list[int]) -> list[int]:
         """Return a prompt's token ids as far as they stay."""

@@ -1,4 +1,4 @@
-"""A server sleeps amid streams, its core is killed meanwhile, and the streams go on with the tokens that were theirs."""
+"""A server sleeps amid streams, and its core is killed meanwhile: they go on with the tokens that were theirs."""
 
 from __future__ import annotations
 

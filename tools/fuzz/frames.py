@@ -14,10 +14,12 @@ from pagewire.ipc.requests import (
     AddRequest,
     CallUtility,
     ClientMessage,
+    EmbedTask,
     GenerateTask,
     Hello,
     Ping,
     ResumedChild,
+    Task,
     TokenInputs,
 )
 from pagewire.ipc.sampling_params import Sampling
@@ -124,7 +126,7 @@ class Frames:
             num_prompt_logprobs=either(None, -7, 2),
             min_tokens=either(0, 3, -1, 2**62),
         )
-        task = GenerateTask(
+        generate: Task = GenerateTask(
             sampling=sampling,
             n=either(1, 2, 0, -3, 10**6),
             max_tokens=either(4, None, 1, 0, 2**40),
@@ -134,7 +136,7 @@ class Frames:
         return AddRequest(
             request_id=either(number, 0, -1, 2**63 - 1),
             inputs=TokenInputs(prompt_token_ids=either([5, 6, 7], [], [1] * 60, [1] * 500, [-1], [2**31])),
-            task=task,
+            task=either(generate, EmbedTask(), EmbedTask(pooling="mean")),
             label=either("", "x" * 5000, "\x1b[2J"),
             priority=either(0, 5, -(2**63)),
             cache_salt=either("", "salt", "s" * 5000),

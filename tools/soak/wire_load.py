@@ -169,6 +169,6 @@ class WireLoad:
             self.problems.append(f"{end} of a request that was accepted {watched.num_accepted} times")
         if end.error is not None and not end.is_refused:
             self.problems.append(f"request {end.request_id} failed: {end.error.message}")
-        is_whole = all(watched.finished[child] == 1 for child in range(watched.request.task.n))
+        is_whole = all(watched.finished[child] == 1 for child in range(watched.request.n))
         if not (is_whole or watched.is_aborted or end.is_refused):
             self.problems.append(f"request {end.request_id} ended with children {dict(watched.finished)} finished")

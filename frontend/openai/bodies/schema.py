@@ -30,6 +30,8 @@ TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 
 # Values besides null that ask for nothing, by the name of the field that isn't served.
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
+    # What coding assistants send with every request: to clear nothing.
+    "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),

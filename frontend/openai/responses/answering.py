@@ -9,6 +9,7 @@ import msgspec
 
 from ...text.generation import TextChunk
 from ..answer_parts import answer_parts
+from ..bodies.json_body import encode_json
 from ..bodies.responses import ChatTokenLogprob
 from ..chat_call import ChatCall
 from ..errors import describe_error
@@ -143,7 +144,7 @@ class Answering:
         """Store the response as it is, if it is to be."""
         if not self.response.store:
             return None
-        stored = StoredResponse(response=self.response, items=self._items)
+        stored = StoredResponse(response=self.response, items_json=encode_json(self._items))
         self._store.put(stored)
         return stored
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from pagewire.ipc.codec import core_messages, encode
@@ -57,3 +58,38 @@ def test_pool_counts_used_and_cached_blocks():
         "num_cached_blocks": 3,
         "ref_counts": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("labels", "ended"),
+    [
+        ([], {1, 2, 3}),
+        (["a"], {1, 2}),
+        (["a-1"], {2}),
+        (["b-x"], {3}),
+        (["b"], set()),
+        (["none", "b-x", "a-0"], {1, 3}),
+    ],
+)
+def test_requests_are_aborted_by_their_labels(labels, ended):
+    driver = build_driver()
+    for request_id, label in ((1, "a-0"), (2, "a-1"), (3, "b-x")):
+        driver.add(msgspec.structs.replace(build_request(request_id, [1, 2]), label=label))
+    result = driver.engine.call_utility(ALICE, CallUtility(call_id=1, method="abort_requests", args=labels))
+    driver.collect()
+    assert result.result == len(ended)
+    assert {request_id for request_id in (1, 2, 3) if driver[request_id].end is not None} == ended
+
+
+def test_what_runs_may_be_computed_again():
+    driver = build_driver(block_size=4)
+    driver.add(build_request(1, range(9), max_tokens=6))
+    driver.step()
+    for args, num_preemptions in (([], 0), ([False, True], 0), ([True], 1)):
+        call = CallUtility(call_id=1, method="reset_prefix_cache", args=args)
+        assert driver.engine.call_utility(ALICE, call).result is True
+        assert driver.engine.stats.num_preemptions == num_preemptions
+    driver.run()
+    driver.check_complete(1)
+    call = CallUtility(call_id=1, method="reset_prefix_cache", args=["yes"])
+    assert driver.engine.call_utility(ALICE, call).error.param == "args"

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from pagewire.ipc.errors import ContextTooLong, InvalidRequest
-from pagewire.ipc.requests import AddRequest, GenerateTask, ResumedChild, TokenInputs
+from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask, ResumedChild, TokenInputs
 from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORDS, MAX_N, Sampling
 from pagewire.ipc.validation import (
     MAX_LABEL_CHARS,
@@ -228,3 +228,14 @@ def test_tokens_of_resumed_children_are_in_the_vocabulary():
 def test_deaths_are_a_count(num_deaths: int):
     with pytest.raises(InvalidRequest, match="num_deaths"):
         validate_request(replace(request(), num_deaths=num_deaths), LIMITS)
+
+
+def test_what_is_embedded_may_fill_the_context_and_has_no_children_to_resume():
+    embedding = replace(request([1] * 32), task=EmbedTask())
+    validate_request(embedding, LIMITS)
+    with pytest.raises(ContextTooLong, match="contains 33 input tokens"):
+        validate_request(replace(embedding, inputs=TokenInputs(prompt_token_ids=[1] * 33)), LIMITS)
+    with pytest.raises(InvalidRequest, match="resumed_children"):
+        validate_request(replace(embedding, is_readded=True, resumed_children=[ResumedChild(0, [4])]), LIMITS)
+    with pytest.raises(InvalidRequest, match="num_deaths"):
+        validate_request(replace(embedding, is_readded=True, num_deaths=-1), LIMITS)

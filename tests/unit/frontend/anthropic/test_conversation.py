@@ -106,3 +106,11 @@ def test_what_is_not_served_is_refused_by_its_place(body, param):
     with pytest.raises(InvalidRequest) as refused:
         translate(**body)
     assert refused.value.param == param
+
+
+def test_what_coding_assistants_send_along_is_taken():
+    keeps_all = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    tool = {"name": "get", "input_schema": {}, "eager_input_streaming": True, "cache_control": {"type": "ephemeral"}}
+    translate(context_management=keeps_all, tools=[tool], metadata={"user_id": "x"})
+    with pytest.raises(InvalidRequest, match="context_management"):
+        translate(context_management={"edits": [{"type": "clear_tool_uses_20250919"}]})

@@ -10,6 +10,7 @@ import pytest
 from pagewire.frontend.answers.answer_formats import AnswerFormats, ReasoningFormat
 from pagewire.frontend.answers.tool_parsers.formats import ToolFormat
 from pagewire.frontend.templates.renderer import SplitRenderer
+from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.requests import AddRequest
 from tests.support.http_server import byte_tokenizer, joined_text, message, running_server
 from tests.support.templates import InProcessRenderer
@@ -202,6 +203,17 @@ async def test_tools_that_make_no_sense_are_a_400(fields, param):
     async with serving("x") as server:
         status, answer = await server.post("/v1/chat/completions", messages=[message("x")], **fields)
         assert (status, answer["error"]["param"]) == (400, param), answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_schema_that_the_engine_refuses_is_the_tools_fault(stream):
+    fault = InvalidRequest("no schema", param="structured_outputs")
+    async with serving("x", refuses=lambda request: fault) as server:
+        body = {"messages": [message("x")], "stream": stream, "tools": [TIME], "tool_choice": "required"}
+        status, answer = await server.post("/v1/chat/completions", **body)
+        assert (status, answer["error"]["param"]) == (400, "tools")
+        status, answer = await server.post("/v1/chat/completions", messages=[message("x")], guided_regex="(")
+        assert (status, answer["error"]["param"]) == (400, "structured_outputs")
 
 
 async def test_some_of_the_tools_may_be_allowed():

@@ -18,7 +18,7 @@ def stored(response_id: str, text: str = "", *, background: bool = False) -> Sto
         id=response_id, created_at=0, status="in_progress", background=background, instructions=text, model="m",
         reasoning=ReasoningConfig(), temperature=1.0, text={}, tool_choice="auto", tools=[], top_p=1.0,
     )  # fmt: skip
-    return StoredResponse(response=response, items=[])
+    return StoredResponse(response=response, items_json=b"[]")
 
 
 def test_the_oldest_go_first():
