@@ -11,8 +11,8 @@ import threading
 
 import zmq
 
+from pagewire.gpu_executor.core_inbox import CoreInbox
 from pagewire.ipc.awaited_channel import open_core_channel
-from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.errors import ExecutorDied, MachineError
 from pagewire.ipc.process import die_with_parent, read_bootstrap
 from pagewire.ipc.steps import (
@@ -23,7 +23,6 @@ from pagewire.ipc.steps import (
     LoadModel,
     Shutdown,
     StepResult,
-    ToExecutor,
 )
 from tests.support.fake_executor import FakeExecutor
 
@@ -48,9 +47,9 @@ HANGS_LATER = 15  # ... the second one hangs while it loads
 class FakeRank:
     """One of the executors: runs every step, and answers it if it is the output rank."""
 
-    def __init__(self, channel: PairChannel[ToExecutor], load: LoadModel) -> None:
+    def __init__(self, inbox: CoreInbox, load: LoadModel) -> None:
         mesh = load.config.parallel.mesh
-        self._channel = channel
+        self._channel = inbox
         self._epoch = load.executor_epoch
         self._is_output_rank = load.placement.rank == mesh.output_rank
         self._executor = FakeExecutor(
@@ -63,9 +62,11 @@ class FakeRank:
     def run(self, step: ExecuteStep) -> None:
         """Run a step, or do what its prompts order; those orders are the output rank's."""
         orders = {row.token_ids[0] for row in step.new_rows}
+        is_masked = any(row.is_masked for row in step.rows)
+        masks = self._channel.wait_for_masks(step.step_id) if is_masked else {}
         is_first = self._epoch == 1
         if not self._is_output_rank:
-            result = self._executor.execute(step)
+            result = self._executor.execute(step, masks)
             if TALKS_OUT_OF_TURN_ONCE in orders and is_first:
                 self._channel.send(result)
             return
@@ -79,7 +80,7 @@ class FakeRank:
         elif CONFUSED in orders:
             self._channel.send(StepResult(executor_epoch=self._epoch, step_id=step.step_id + 7))
         else:
-            self._channel.send(self._executor.execute(step))
+            self._channel.send(self._executor.execute(step, masks))
         if CAPTURES in orders:
             self._channel.send(ExecutorBusy(executor_epoch=self._epoch, reason="capturing a graph", limit_s=10.0))
             threading.Event().wait(CAPTURE_S)
@@ -90,9 +91,10 @@ def main() -> int:
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     channel = open_core_channel(context, bootstrap.address, bootstrap.client_keys)
+    inbox = CoreInbox(channel, 0)
     rank: FakeRank | None = None
     while True:
-        match channel.recv():
+        match inbox.recv():
             case LoadModel() as load:
                 epoch, seed = load.executor_epoch, load.config.model.seed
                 if seed == HANGS_LATER and epoch == 2:
@@ -104,7 +106,8 @@ def main() -> int:
                     channel.socket.close(linger=1000)
                     context.term()
                     return 1
-                rank = FakeRank(channel, load)
+                inbox = CoreInbox(channel, epoch)
+                rank = FakeRank(inbox, load)
                 channel.send(
                     ExecutorReady(
                         executor_epoch=epoch,

@@ -1,0 +1,80 @@
+"""A thread does what would hold up the loop, and a descriptor tells of it."""
+
+from __future__ import annotations
+
+import pytest
+import zmq
+
+from pagewire.checkpoint.tokenizer.load import count_ids, read_tokenizer
+from pagewire.engine_core.grammar.compiler import GrammarCompiler
+from pagewire.engine_core.grammar.vocabulary_source import VocabularySource
+from pagewire.ipc.structured_outputs import Grammar
+from tests.support.tiny_model import tiny_checkpoint
+
+DEADLINE_MS = 60_000
+
+
+class Orders:
+    """What a compiler asks of an engine."""
+
+    def __init__(self, *grammars: Grammar) -> None:
+        self.orders = list(grammars)
+        self.results = []
+
+    def take_grammar_orders(self):
+        orders, self.orders = self.orders, []
+        return orders
+
+    def finish_compilation(self, result):
+        self.results.append(result)
+
+
+def run(compiler: GrammarCompiler, poller: zmq.Poller, engine: Orders, count: int) -> None:
+    compiler.exchange(engine)
+    while len(engine.results) < count:
+        assert poller.poll(DEADLINE_MS), "no result in time"
+        compiler.exchange(engine)
+
+
+@pytest.fixture
+def source() -> VocabularySource:
+    path = tiny_checkpoint("llama")
+    return VocabularySource(model_path=str(path), vocab_size=count_ids(read_tokenizer(path)[0]), eos_token_ids=(0,))
+
+
+def test_nothing_is_started_before_the_first_grammar(source):
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(source, log_level="warning", poller=poller)
+    compiler.exchange(Orders())
+    assert compiler._thread is None
+    assert not poller.poll(0)
+    compiler.close()
+
+
+@pytest.mark.slow
+def test_results_come_in_order_each_with_its_matcher_or_its_reason(source):
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(source, log_level="warning", poller=poller)
+    engine = Orders(Grammar("regex", "a+"), Grammar("regex", "["), Grammar("choice", '["b"]'))
+    run(compiler, poller, engine, 3)
+    first, second, third = engine.results
+    assert first.compiled.eos_token_ids == {0}
+    assert first.compiled.start(frozenset(), source.vocab_size).masks(())
+    assert second.compiled is None
+    assert "unclosed" in second.error.message
+    assert third.compiled is not None
+    assert not poller.poll(0)
+    compiler.close()
+
+
+@pytest.mark.slow
+def test_vocabulary_that_can_not_be_read_refuses_every_grammar(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(
+        VocabularySource(model_path=str(tmp_path), vocab_size=10), log_level="critical", poller=poller
+    )
+    engine = Orders(Grammar("regex", "a"), Grammar("regex", "b"))
+    run(compiler, poller, engine, 2)
+    assert all("vocabulary" in result.error.message for result in engine.results)
+    compiler.close()
