@@ -41,7 +41,8 @@ class CallObject:
         status: FAILED once it is known to be no call, or its arguments break off.
         has_begun: whether it is certain to be a call.
         name: the tool's name, once it is known.
-        raw: the text that was taken; after a failure it is what is to be shown, unless the call has begun.
+        raw: the text that was taken, without arguments that are passed on; after a failure it is what is to be shown,
+            unless the call has begun.
     """
 
     def __init__(self, accepts: Callable[[str], bool], *, is_marked: bool, name: str | None = None) -> None:
@@ -82,9 +83,14 @@ class CallObject:
         return taken
 
     def _take(self, text: str) -> None:
-        self.raw += text
+        self._keep(text)
         if self._reads_arguments:
             self._arguments.append(text)
+
+    def _keep(self, text: str) -> None:
+        """Keep what may have to be shown, or read again: not arguments that are passed on."""
+        if not (self.has_begun and self._reads_arguments):
+            self.raw += text
 
     def _feed_one(self, character: str) -> bool:
         """Take a character; False if it is no part of the call: it breaks one that has begun."""
@@ -102,7 +108,7 @@ class CallObject:
                 self._begin_arguments()
         elif depth == 1:
             self._note_before(before, character)
-        self.raw += character
+        self._keep(character)
         if self._reads_arguments:
             # A raw line break within a string is a model's slip: clients get JSON.
             is_slip = was_in_string and character < " "

@@ -20,7 +20,18 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pagewire.ipc.server_config import ServerConfig
 
 from ..anthropic import handlers as anthropic
-from ..openai import adapters, admin, chat, chat_batch, completions, docs_page, embeddings, models, tokenize
+from ..openai import (
+    adapters,
+    admin,
+    chat,
+    chat_batch,
+    completions,
+    docs_page,
+    embeddings,
+    invocations,
+    models,
+    tokenize,
+)
 from ..openai.bodies import description
 from ..openai.responses import handlers as responses
 from ..openai.responses.store import STORE, ResponseStore
@@ -89,6 +100,7 @@ def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
     get("/v1/responses/{response_id}/input_items", responses.list_input_items)
     add("POST", "/v1/messages", anthropic.create_message)
     add("POST", "/v1/messages/count_tokens", anthropic.count_tokens)
+    add("POST", "/invocations", invocations.invoke)
     get("/v1/models", models.list_models)
     get("/v1/models/{model:.+}", models.retrieve_model)
     add("POST", "/v1/load_lora_adapter", adapters.load_adapter)

@@ -84,6 +84,7 @@ class _ChatAnswer:
             created=self.chat.created,
             model=self.chat.model,
             choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
+            service_tier="default" if self.body.service_tier else None,  # there is one
             usage=self.chat.usage(),
             prompt_logprobs=UNSET
             if self.body.prompt_logprobs is None

@@ -178,6 +178,13 @@ OPERATIONS = (
         errors=(404, 500, 503),
         error=AnthropicError,
     ),
+    Operation(
+        method="post",
+        path="/invocations",
+        summary="Chat completion, completion or embedding, by the body's shape",
+        answer="application/json",
+        errors=(404, 413, 415, 500, 503, 504),
+    ),
     Operation(method="get", path="/v1/models", summary="List the models", answer=ModelList, errors=(503,)),
     Operation(method="get", path="/v1/models/{model}", summary="Describe a model", answer=ModelCard, errors=(404, 503)),
     Operation(

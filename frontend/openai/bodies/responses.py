@@ -139,7 +139,7 @@ class ChatResponse(_Part, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChatChoice]
-    service_tier: None = None
+    service_tier: Literal["default"] | None = None
     system_fingerprint: str = SYSTEM_FINGERPRINT
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET

@@ -223,6 +223,15 @@ async def test_some_of_the_tools_may_be_allowed():
         assert "get_weather" not in last_request(server).task.grammar.text
 
 
+async def test_documents_and_the_effort_reach_the_template():
+    template = "{{ documents[0].text }}|{{ reasoning_effort }}|{{ enable_thinking }}"
+    async with running_server("x", chats=SplitRenderer(InProcessRenderer(template), None)) as server:
+        await server.chat(documents=[{"text": "fact"}], reasoning_effort="high")
+        assert prompt_of(server) == "fact|high|"
+        await server.chat(documents=[{"text": "fact"}], reasoning_effort="none")
+        assert prompt_of(server) == "fact||False"
+
+
 # ---- reasoning
 
 THINKS = AnswerFormats(tools=ToolFormat.HERMES, reasoning=ReasoningFormat.QWEN3)
