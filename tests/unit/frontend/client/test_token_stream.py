@@ -33,6 +33,7 @@ def delta(child: int, start: int, stop: int) -> TokenDelta:
         token_ids=tokens,
         logprobs=[TokenLogprobs(token, -1.0, 1) for token in tokens],
         finish_reason=FinishReason.LENGTH if stop == NUM_TOKENS else None,
+        ends_in_text=stop == NUM_TOKENS,
     )
 
 
@@ -64,6 +65,7 @@ def test_every_token_is_delivered_once_and_in_order(seed, n):
             assert [token for event in events for token in event.token_ids] == expected
             assert [entry.token_id for event in events for entry in event.logprobs] == expected
             assert [event.finish_reason for event in events if event.finish_reason is not None] == [FinishReason.LENGTH]
+            assert all(event.ends_in_text == (event.finish_reason is not None) for event in events)
             assert mailbox.entry.output_token_ids[child] == expected
 
     asyncio.run(run())

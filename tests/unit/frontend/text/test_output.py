@@ -98,6 +98,15 @@ def test_end_token_has_no_text_but_counts():
     assert text_of(run([*ids("ab"), EOS], reason=FinishReason.STOP, skip_special_tokens=False)) == "ab"
 
 
+def test_token_that_completes_a_grammar_has_its_text():
+    output = TextOutput(tokenizer(), [], SamplingParams(), index=0)
+    first, last = ids("{}")
+    output.push(TokenDelta(request_id=1, token_ids=[first]))
+    end = TokenDelta(request_id=1, token_ids=[last], finish_reason=FinishReason.STOP, ends_in_text=True)
+    chunk = output.push(end)
+    assert (chunk.text, chunk.finish_reason, chunk.stop_reason) == ("}", "stop", None)
+
+
 def test_stop_token_is_shown_only_on_request():
     token = ids("b")[0]
     hidden = run(ids("ab"), reason=FinishReason.STOP, stop_reason=token)
