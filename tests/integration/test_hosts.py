@@ -15,7 +15,9 @@ from pagewire.engine_core.engine import Engine
 from pagewire.gpu_executor.host_agent.host_facts import find_free_port
 from pagewire.ipc.cluster_keys import make_cluster_keys
 from pagewire.ipc.hosts import HostSeat
+from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.process import ChildProcess
+from pagewire.ipc.requests import CallUtility
 from tests.support.children import children_of, is_alive, make_importable, wait_until
 from tests.support.running_core import ClusterHosts, core_config, request, running_core, solo_tokens, until_serving
 
@@ -79,6 +81,23 @@ def test_executor_that_is_killed_on_another_host_is_replaced_there(monkeypatch, 
         assert executor_of(agent) != first
         assert core.stop() == 0
         assert agent.wait(WAIT_S) == 0  # the engine has ended in order, and so do its hosts
+
+
+def test_executors_of_other_hosts_end_while_the_engine_sleeps_and_come_again(monkeypatch, host: Host):
+    with agent_of(host) as agent, running_core(monkeypatch, tp=2, hosts=host.cluster) as (core, client):
+        client.greet()
+        first = executor_of(agent)
+        client.send(CallUtility(call_id=1, method="sleep", args=[1, "keep"]))
+        while not isinstance(client.receive(), UtilityResult):
+            pass
+        assert not is_alive(first)
+        asked = request(1, 5, 6, 7, max_tokens=20)
+        client.send(asked)
+        client.send(CallUtility(call_id=2, method="wake_up"))
+        assert client.until_end(1)[0] == solo_tokens(asked)
+        assert executor_of(agent) != first
+        assert core.stop() == 0
+        assert agent.wait(WAIT_S) == 0
 
 
 def test_host_whose_agent_was_killed_comes_back_with_the_next_one(monkeypatch, host: Host):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.codec import (
     PROTOCOL_VERSION,
     Codec,
@@ -63,10 +64,12 @@ from pagewire.ipc.requests import (
 )
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.steps import (
+    AdapterLoaded,
     ExecuteStep,
     ExecutorBusy,
     ExecutorFailed,
     ExecutorReady,
+    LoadAdapter,
     LoadModel,
     NewRow,
     RowMasks,
@@ -75,6 +78,7 @@ from pagewire.ipc.steps import (
     ScheduledRow,
     Shutdown,
     StepResult,
+    UnloadAdapter,
 )
 
 SAMPLING = Sampling(temperature=0.5, seed=-5, logit_bias={3: -1.5}, allowed_token_ids=[1], bad_words_token_ids=[[1, 2]])
@@ -119,6 +123,8 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
                          block_table=[4], sampling=SAMPLING)],
         rows=[ScheduledRow(3, 0, 2, 1, [5], (0, 4))],
     )),
+    (to_executor, LoadAdapter(executor_epoch=1, adapter=Adapter(name="a", load_id=2, path="/a"))),
+    (to_executor, UnloadAdapter(executor_epoch=1, load_id=2)),
     (to_executor, SamplingMasks(executor_epoch=1, step_id=2, rows=[RowMasks(3, bytes([1, 0, 255, 0]))])),
     (to_executor, CallUtility(call_id=1, method="m")),
     (to_executor, Shutdown()),
@@ -128,6 +134,7 @@ EXAMPLES: list[tuple[Codec[Any], Message]] = [
         rows=[RowResult(row_id=3, token_ids=[5], logprobs=[LOGPROBS], prompt_logprobs_start=1, error=ERROR)],
     )),
     (from_executor, UtilityResult(call_id=1, error=ERROR)),
+    (from_executor, AdapterLoaded(executor_epoch=1, load_id=2)),
     (from_executor, ExecutorBusy(executor_epoch=1, reason="loading", limit_s=2.5)),
     (from_executor, ExecutorFailed(executor_epoch=1, error=ERROR)),
     (from_host, HostHello(
