@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -14,7 +15,8 @@ import zmq
 
 from pagewire.ipc.errors import EngineError, PagewireError
 
-from .gate import CompiledGrammar, CompileResult
+from .gate import CompileResult
+from .matcher import CompiledGrammar
 
 if TYPE_CHECKING:
     import llguidance
@@ -108,5 +110,6 @@ class _Compilations:
         self._prepare()
         if self._vocabulary is None:  # while the helper reads its own
             self._vocabulary = load_vocabulary(self._source)
-        matcher = compile_matcher(self._vocabulary, self._prove(grammar))
-        return CompiledGrammar(matcher, frozenset(self._vocabulary.eos_tokens))
+        text = self._prove(grammar)
+        build = functools.partial(compile_matcher, self._vocabulary, text)
+        return CompiledGrammar(build, frozenset(self._vocabulary.eos_tokens))

@@ -7,9 +7,10 @@ import llguidance
 from .translate import refused
 
 _MAX_ERROR_CHARS = 500
-# A matcher's automaton grows with the texts that it reads: 2 kB a state. The other limits are the library's own: of the
-# size of a grammar, and of the work for its start and for each mask, 20 ms of it at most.
-_MAX_LEXER_STATES = 50_000
+# A grammar's automaton grows with the texts that its matchers read, all of them together: 2 kB a state. Whoever comes
+# to the bound has it made anew, see `CompiledGrammar`. The other limits are the library's own: of a grammar's size, and
+# of the work for its start and for each mask, 20 ms of it at most.
+_MAX_LEXER_STATES = 20_000
 
 
 def compile_matcher(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:

@@ -9,36 +9,10 @@ from pagewire.ipc.errors import InvalidRequest, PagewireError
 from pagewire.ipc.structured_outputs import Grammar
 
 from ..request import Request
-from .matcher import ChildMatcher, TokenMatcher
+from .matcher import CompiledGrammar
 
 # A compiled schema takes some hundred kilobytes, and grows with the texts that were read.
 MAX_COMPILED = 64
-
-
-class CompiledGrammar(NamedTuple):
-    """A grammar ready to be followed.
-
-    Attributes:
-        matcher: at the start of a text; each child has its own copy.
-        eos_token_ids: end tokens that it knows.
-    """
-
-    matcher: TokenMatcher
-    eos_token_ids: frozenset[int]
-
-    def start(self, end_token_ids: frozenset[int], vocab_size: int) -> ChildMatcher:
-        """Return a matcher for a child.
-
-        Args:
-            end_token_ids: all that end the child.
-            vocab_size: ids that can be drawn.
-        """
-        return ChildMatcher(
-            self.matcher.deep_copy(),
-            vocab_size=vocab_size,
-            eos_token_ids=self.eos_token_ids,
-            more_end_ids=end_token_ids - self.eos_token_ids,
-        )
 
 
 class CompileResult(NamedTuple):

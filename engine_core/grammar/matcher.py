@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pagewire.ipc.errors import EngineError
@@ -22,36 +23,62 @@ class TokenMatcher(Protocol):
     def deep_copy(self) -> TokenMatcher: ...
 
 
+class CompiledGrammar:
+    """A grammar ready to be followed: the children's matchers are copies of one.
+
+    Copies share an automaton that grows with what they read, up to a bound. Whoever comes to it goes on with a new one,
+    and so does whoever starts from then on.
+
+    Args:
+        build: compiles the grammar, which is known to compile.
+        eos_token_ids: end tokens that it knows.
+    """
+
+    def __init__(self, build: Callable[[], TokenMatcher], eos_token_ids: frozenset[int]) -> None:
+        self._build = build
+        self.matcher = build()
+        self.eos_token_ids = eos_token_ids
+
+    def start(self, end_token_ids: frozenset[int], vocab_size: int) -> ChildMatcher:
+        """Return a matcher for a child.
+
+        Args:
+            end_token_ids: all that end the child.
+            vocab_size: ids that can be drawn.
+        """
+        return ChildMatcher(self, vocab_size=vocab_size, more_end_ids=end_token_ids - self.eos_token_ids)
+
+    def renew(self) -> None:
+        """Compile again: in milliseconds as a rule, and once in many thousand tokens."""
+        self.matcher = self._build()
+
+
 class ChildMatcher:
     """A child's place in its grammar: the tokens that it has committed, and nothing else, decide it.
 
     Args:
-        matcher: at the start of the text; taken over.
+        grammar: to be followed from its start.
         vocab_size: ids that can be drawn.
-        eos_token_ids: end tokens that the matcher knows.
-        more_end_ids: others that end the child: they too may be drawn exactly where the text may end.
+        more_end_ids: ids that end the child and that the grammar doesn't know: they too may be drawn exactly where the
+            text may end.
     """
 
     def __init__(
-        self,
-        matcher: TokenMatcher,
-        *,
-        vocab_size: int,
-        eos_token_ids: frozenset[int],
-        more_end_ids: frozenset[int] = frozenset(),
+        self, grammar: CompiledGrammar, *, vocab_size: int, more_end_ids: frozenset[int] = frozenset()
     ) -> None:
-        self._matcher = matcher
+        self._grammar = grammar
+        self._origin = grammar.matcher
+        self._matcher = self._origin.deep_copy()
+        self._token_ids: list[int] = []
         self._num_mask_bytes = -(-vocab_size // 32) * 4
-        self._eos_token_ids = eos_token_ids
         self._more_end_ids = more_end_ids
         self._any_token = b"\xff" * self._num_mask_bytes
 
     def copy(self) -> ChildMatcher:
         """Return another one at the same place."""
-        other = object.__new__(ChildMatcher)
+        other = copy.copy(self)
         other._matcher = self._matcher.deep_copy()
-        other._num_mask_bytes, other._any_token = self._num_mask_bytes, self._any_token
-        other._eos_token_ids, other._more_end_ids = self._eos_token_ids, self._more_end_ids
+        other._token_ids = list(self._token_ids)
         return other
 
     @property
@@ -61,13 +88,17 @@ class ChildMatcher:
 
     def is_end(self, token_id: int) -> bool:
         """Whether a token ends the child and is no part of its text."""
-        return token_id in self._eos_token_ids or token_id in self._more_end_ids
+        return token_id in self._grammar.eos_token_ids or token_id in self._more_end_ids
 
     def advance(self, token_id: int) -> bool:
         """Go on by a token; return False if it breaks the grammar, and then the child is lost."""
         if token_id in self._more_end_ids:
             return self._matcher.is_accepting()
-        return self._matcher.consume_token(token_id)
+        is_valid = self._matcher.consume_token(token_id)
+        if not is_valid and self._begin_anew():
+            is_valid = self._matcher.consume_token(token_id)
+        self._token_ids.append(token_id)
+        return is_valid
 
     def valid_head(self, token_ids: list[int]) -> list[int]:
         """Return guesses up to the first that breaks the grammar."""
@@ -79,6 +110,16 @@ class ChildMatcher:
         Raises:
             EngineError: the grammar takes more work than it may.
         """
+        masks = self._try_masks(drafts)
+        if self._matcher.is_error() and self._begin_anew():
+            masks = self._try_masks(drafts)
+        if self._matcher.is_error():
+            raise EngineError(
+                f"The grammar of structured_outputs can't be followed any further: {self._matcher.get_error()}"
+            )
+        return masks
+
+    def _try_masks(self, drafts: Sequence[int]) -> bytes:
         matcher = self._matcher
         masks = [self._mask()]
         num_valid = matcher.validate_tokens(list(drafts)) if drafts else 0
@@ -93,8 +134,15 @@ class ChildMatcher:
             matcher.rollback(num_consumed)
         # Behind the end, and behind drafts that the masks before them forbid, nothing that is drawn counts.
         masks += [self._any_token] * (1 + len(drafts) - len(masks))
-        self._check()
         return b"".join(masks)
+
+    def _begin_anew(self) -> bool:
+        """Come to the same place with another automaton; return whether that was possible."""
+        if self._grammar.matcher is self._origin:  # else another child has seen to it
+            self._grammar.renew()
+        self._origin = self._grammar.matcher
+        self._matcher = self._origin.deep_copy()
+        return all(map(self._matcher.consume_token, self._token_ids))
 
     def _mask(self) -> bytes:
         mask = self._matcher.compute_bitmask()[: self._num_mask_bytes]
@@ -107,9 +155,3 @@ class ChildMatcher:
             bit = 1 << token_id % 8
             bits[token_id // 8] = bits[token_id // 8] | bit if may_end else bits[token_id // 8] & ~bit
         return bytes(bits)
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise EngineError(
-                f"The grammar of structured_outputs can't be followed any further: {self._matcher.get_error()}"
-            )

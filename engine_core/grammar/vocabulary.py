@@ -99,9 +99,9 @@ class _Tokens:
         start = 0
         while start < len(data):
             for end in range(min(start + self._max_bytes, len(data)), start, -1):
-                token_id = self._id_of.get(data[start:end])
-                if token_id is not None:
-                    ids.append(token_id)
+                found = self._id_of.get(data[start:end])
+                if found is not None:
+                    ids.append(found)
                     start = end
                     break
             else:

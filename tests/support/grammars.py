@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import llguidance
 
 from pagewire.engine_core.grammar.compiling import compile_matcher
-from pagewire.engine_core.grammar.gate import CompiledGrammar, CompileResult
+from pagewire.engine_core.grammar.gate import CompileResult
+from pagewire.engine_core.grammar.matcher import CompiledGrammar
 from pagewire.engine_core.grammar.translate import to_llguidance
 from pagewire.engine_core.grammar.vocabulary import make_vocabulary
 from pagewire.ipc.errors import PagewireError
@@ -43,10 +44,10 @@ def spell(token_ids: list[int]) -> str:
 def compile_letters(grammar: Grammar) -> CompileResult:
     """Do what the core's thread does."""
     try:
-        matcher = compile_matcher(letters_vocabulary(), to_llguidance(grammar))
+        build = functools.partial(compile_matcher, letters_vocabulary(), to_llguidance(grammar))
+        return CompileResult(grammar, CompiledGrammar(build, frozenset([EOS])))
     except PagewireError as exc:
         return CompileResult(grammar, None, exc)
-    return CompileResult(grammar, CompiledGrammar(matcher, frozenset([EOS])))
 
 
 def allowed_by(masks: bytes, position: int, vocab_size: int) -> set[int]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
+import llguidance
 import pytest
 
+from pagewire.engine_core.grammar.matcher import CompiledGrammar
+from pagewire.engine_core.grammar.translate import to_llguidance
 from pagewire.ipc.errors import EngineError
 from pagewire.ipc.structured_outputs import Grammar
-from tests.support.grammars import EOS, LETTERS, STOP, allowed_by, compile_letters
+from tests.support.grammars import EOS, LETTERS, STOP, allowed_by, compile_letters, letters_vocabulary
 
 VOCAB_SIZE = 2 + len(LETTERS)
 
@@ -88,3 +93,24 @@ def test_grammar_that_takes_too_much_work_fails_and_allows_nothing():
     matcher.advance(ids("z")[0])
     with pytest.raises(EngineError, match="can't be followed"):
         matcher.masks(())
+
+
+def test_automaton_that_many_texts_have_filled_is_made_anew_amid_them():
+    limits = llguidance.LLParserLimits(max_lexer_states=150, verbose_errors=False)
+    text = to_llguidance(Grammar("regex", "([a-z]*a[a-z]{8}){3}"))
+    builds = []
+
+    def build():
+        builds.append(llguidance.LLMatcher(letters_vocabulary(), text, log_level=0, limits=limits))
+        return builds[-1]
+
+    grammar = CompiledGrammar(build, frozenset([EOS]))
+    rng = random.Random(1)
+    for _ in range(40):
+        children = [grammar.start(frozenset(), VOCAB_SIZE) for _ in range(2)]
+        plain = compile_letters(Grammar("regex", "([a-z]*a[a-z]{8}){3}")).compiled.start(frozenset(), VOCAB_SIZE)
+        for _ in range(18):
+            (token_id,) = ids(rng.choice("abcdefgh"))
+            assert children[0].masks(()) == children[1].masks(()) == plain.masks(())
+            assert all(child.advance(token_id) for child in [*children, plain])
+    assert 1 < len(builds) < 40
