@@ -11,7 +11,7 @@ from pagewire.version import __version__
 from .config_file import read_config_file
 from .dotted import join_dotted
 from .flags import Flag, FlagOption
-from .needless import drop_flags
+from .needless import drop_flags, turn_switches
 from .refused import SERVING, RefusedFlags, explain_unknown_flag
 
 # Flags that take all values up to the next flag.
@@ -131,9 +131,11 @@ class FlagCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags."""
-        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant)
+        known = {name for option in self.flag_options for name in (*option.opts, *option.secondary_opts)}
+        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant, known)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
+        args = turn_switches(args, {option.flag.name[2:] for option in self.flag_options if option.flag.is_switch})
         args = join_dotted(args, {option.flag.name for option in self.flag_options if option.flag.is_object})
         try:
             return super().parse_args(ctx, _repeat_flag_for_each_value(args))

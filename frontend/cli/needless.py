@@ -6,7 +6,7 @@ A start script moves over as it is. What would change the answers that users get
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -84,6 +84,20 @@ OF_SERVING: Mapping[str, Needless] = {
     **switches("enable-auto-tool-choice", "tool_choice auto works with every model whose chat template knows tools"),
     **valued("guided-decoding-backend", "grammars are compiled by llguidance"),
     **switches("enable-sleep-mode", "every engine can sleep (LLM.sleep, and /sleep with --enable-admin)"),
+    **valued("moe-backend linear-backend kernel-config attention-config ac ir-op-priority jit-monitor-mode",
+             "the kernels of the device compute everything (--kernels, --attention-backend)"),
+    **switches("enable-flashinfer-autotune monokernel jit-monitor-verbose use-fp64-gumbel",
+               "the kernels of the device compute everything (--kernels, --attention-backend)"),
+    **valued("safetensors-load-strategy safetensors-prefetch-num-threads safetensors-prefetch-block-size",
+             "weights are mapped, and each rank reads its part"),
+    **valued("renderer-num-workers", "chats are rendered and texts encoded beside the event loop"),
+    **valued("distributed-timeout-seconds cpu-distributed-timeout-seconds", "--stall-limit bounds every step"),
+    **switches("enable-nccl-for-dp-synchronization aggregate-engine-logging", "engines do not wait for each other"),
+    **switches("scheduler-reserve-full-isl", "a prompt is always admitted whole"),
+    **valued("prefill-schedule-interval", "prefills and decodes share steps by --target-itl-ms"),
+    **switches("language-model-only", "prompts are text"),
+    **switches("exclude-tools-when-tool-choice-none", "templates see the tools of a request as it brings them"),
+    **switches("ray-workers-use-nsight fail-on-environ-validation", "there is nothing of that kind"),
     **switches("allow-deprecated-quantization", "no format is deprecated"),
 }  # fmt: skip
 
@@ -109,7 +123,7 @@ def find_needless(flag: str, needless: Mapping[str, Needless]) -> tuple[str, Nee
     `--no-x` is found by x if that is a switch, `--x.key` by x, and `-O2` by O.
     """
     name = flag.replace("_", "-").lstrip("-").partition(".")[0]
-    for candidate in (name, name.removeprefix("no-")):
+    for candidate in (name, *other_sides(name)):
         found = needless.get(candidate)
         if found is not None and (candidate == name or found.num_values == 0):
             return candidate, found
@@ -117,8 +131,39 @@ def find_needless(flag: str, needless: Mapping[str, Needless]) -> tuple[str, Nee
     return ("O", Needless(needless["O"].reason, 0)) if is_level else None
 
 
+def other_sides(name: str) -> list[str]:
+    """Return the names that a switch may have by its other side: x of no-x, enable-x of disable-x, and back."""
+    if name.startswith("no-"):
+        return [name.removeprefix("no-")]
+    for side, other in (("enable-", "disable-"), ("disable-", "enable-")):
+        if name.startswith(side):
+            return [other + name.removeprefix(side)]
+    return []
+
+
+def turn_switches(args: Sequence[str], switch_names: Collection[str]) -> list[str]:
+    """Return the arguments with `--disable-x` as `--no-enable-x` where the switch is enable-x, and the reverse.
+
+    Args:
+        args: a command line.
+        switch_names: the command's switches, without dashes.
+    """
+    turned: list[str] = []
+    for index, arg in enumerate(args):
+        if arg == "--":
+            return [*turned, *args[index:]]
+        name = arg.replace("_", "-").removeprefix("--")
+        others = [other for other in other_sides(name) if other in switch_names and not name.startswith("no-")]
+        is_switch = arg.startswith("--") and name not in switch_names and bool(others)
+        turned.append(f"--no-{others[0]}" if is_switch else arg)
+    return turned
+
+
 def drop_flags(
-    args: Sequence[str], needless: Mapping[str, Needless], redundant: Mapping[str, Sequence[str]]
+    args: Sequence[str],
+    needless: Mapping[str, Needless],
+    redundant: Mapping[str, Sequence[str]],
+    known: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Return the arguments without the flags that do nothing, and one line on each of those.
 
@@ -126,6 +171,7 @@ def drop_flags(
         args: a command line.
         needless: flags that have no meaning here.
         redundant: flag -> values with which it asks for what is done anyway.
+        known: with their dashes, those that the command has: `--enable-x` may be one where `--disable-x` does nothing.
     """
     kept: list[str] = []
     lines: list[str] = []
@@ -135,7 +181,8 @@ def drop_flags(
         if arg == "--":
             return [*kept, arg, *rest], lines
         flag, is_joined, joined = arg.partition("=")
-        found = find_needless(flag, needless) if arg.startswith("-") else None
+        is_unknown = arg.startswith("-") and flag.replace("_", "-") not in known
+        found = find_needless(flag, needless) if is_unknown else None
         if found is not None:
             if not is_joined:
                 del rest[: _count_values(rest, found[1].num_values)]

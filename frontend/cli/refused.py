@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from . import needless
 from .needless import Needless
+from .refused_families import family_reason
 
 
 class RefusedFlags(NamedTuple):
@@ -264,6 +265,9 @@ def explain_unknown_flag(
             return f"{shown} is not supported yet: {refused.not_yet[candidate]}."
         if f"--{candidate}" in elsewhere:
             return f"{shown} is a flag of `{elsewhere[f'--{candidate}']}`."
+    reason = family_reason(name) if refused is SERVING else None
+    if reason is not None:
+        return f"{shown} is not supported: {reason}."
     return f"unknown flag {shown}{_guess(shown, known)}"
 
 

@@ -185,8 +185,14 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             self.driver.abort(children=[(request_id, child)])
 
-    @rule(event=st.sampled_from(["pause", "sleep"]), mode=st.sampled_from(["abort", "wait", "keep", "keep"]))
+    @precondition(lambda self: self.driver.engine.has_work())
+    @rule(
+        event=st.sampled_from(["pause", "sleep", None, None]),  # not so often that little else happens
+        mode=st.sampled_from(["abort", "wait", "keep", "keep"]),
+    )
     def rest(self, event, mode):
+        if event is None:
+            return
         if self.driver.engine.rest.is_asleep and mode == "wait":
             return  # refused
         if event == "pause":

@@ -85,7 +85,7 @@ def test_random_events_and_deaths_lose_nothing(pp: int, max_drafts: int, num_exa
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert RestartMachine.total_deaths >= 1.6 * num_examples
+    assert RestartMachine.total_deaths >= 1.2 * num_examples
 
 
 def run_trace_with_deaths(seed: int, pp: int) -> tuple[EngineDriver, Deaths]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.frontend.cli.needless import Needless, drop_flags, find_needless, is_redundant
+from pagewire.frontend.cli.needless import Needless, drop_flags, find_needless, is_redundant, turn_switches
 from pagewire.frontend.cli.refused import BENCH_SERVE, SERVING
 
 
@@ -60,6 +60,18 @@ def test_switch_takes_no_argument_for_its_value():
 def test_what_the_command_has_or_nobody_knows_is_left_alone():
     args = ["-q", "awq", "--no-swap-space", "1", "--offload", "x", "-O"]
     assert drop_flags(args, {"swap-space": Needless("")}, {}) == (args, [])
+
+
+def test_other_side_of_a_switch_is_known_unless_the_command_has_it():
+    needless = {"disable-x": Needless("y", 0)}
+    assert drop_flags(["--enable-x", "m"], needless, {}) == (["m"], ["--enable-x has no meaning here: y."])
+    assert drop_flags(["--enable_x", "m"], needless, {}, {"--enable-x"}) == (["--enable_x", "m"], [])
+
+
+def test_switches_may_be_turned_by_enable_and_disable():
+    args = ["--disable-x", "--enable_y", "--disable-z", "--enable-x", "--disable-x=1", "--", "--disable-x"]
+    turned = ["--no-enable-x", "--no-disable-y", "--disable-z", "--enable-x", "--disable-x=1", "--", "--disable-x"]
+    assert turn_switches(args, {"enable-x", "disable-y"}) == turned
 
 
 def test_each_line_names_the_flag_and_the_reason():
