@@ -12,6 +12,8 @@ from torch import Tensor
 from pagewire.ipc.errors import ProtocolError
 from pagewire.ipc.steps import ScheduledRow
 
+_OUT = np.float32(-math.inf)
+
 TokenMask = np.ndarray
 """[ceil(vocab_size / 32)] uint32, the lowest bit first; 1: the token may be drawn."""
 
@@ -53,4 +55,5 @@ def masks_of_draws(rows: Sequence[ScheduledRow], masks: Mapping[int, bytes], voc
 def keep_allowed(row: Tensor, mask: TokenMask) -> Tensor:
     """Return a copy of a row of logits on the host, [vocab_size] float32, with -inf where the mask says no."""
     bits = np.unpackbits(mask.view(np.uint8), count=row.shape[0], bitorder="little")
-    return torch.where(torch.from_numpy(bits.view(np.bool_)), row, -math.inf)
+    # By numpy: torch would wake its threads for a row of 49,152, which takes longer than the row (20 us).
+    return torch.from_numpy(np.where(bits.view(np.bool_), row.numpy(), _OUT))
