@@ -131,8 +131,8 @@ class FlagCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags."""
-        known = {name for option in self.flag_options for name in (*option.opts, *option.secondary_opts)}
-        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant, known)
+        own = {name for option in self.flag_options for name in (*option.opts, *option.secondary_opts)}
+        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant, own)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
         args = turn_switches(args, {option.flag.name[2:] for option in self.flag_options if option.flag.is_switch})

@@ -6,6 +6,7 @@ stands here: a flag that is not given is left out, and the struct fills it in.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,8 +30,6 @@ _SHORT_FLAGS = {
     "pipeline_parallel_size": ["-pp", "--pp"],
     "data_parallel_size": ["-dp", "--dp"],
     "distributed_executor_backend": ["--executor-backend"],
-    "nnodes": ["-n"],
-    "node_rank": ["-r"],
     "gpu_memory_utilization": ["--device-memory-utilization"],
     "quantization": ["-q"],
     "max_waiting_requests": ["--max-num-queued-reqs"],
@@ -250,8 +249,16 @@ def _convert(values: dict[str, Any], cls: type[T]) -> T:
         raise ConfigError(f"{text}.") from exc
 
 
-def _fields(cls: type) -> Iterator[tuple[str, inspect.Type, Any, str]]:
-    """Yield (name, type, default, description) of each field; an empty description marks what is no flag."""
+@functools.cache
+def _fields(cls: type) -> tuple[tuple[str, inspect.Type, Any, str], ...]:
+    """Return (name, type, default, description) of each field; an empty description marks what is no flag.
+
+    Cached: several commands have the same configs, and reading their types is most of what `--help` takes.
+    """
+    return tuple(_read_fields(cls))
+
+
+def _read_fields(cls: type) -> Iterator[tuple[str, inspect.Type, Any, str]]:
     struct = inspect.type_info(cls)
     assert isinstance(struct, inspect.StructType)
     for field in struct.fields:
