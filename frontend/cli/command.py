@@ -98,6 +98,7 @@ class FlagCommand(click.Command):
         extra_params: what else the command takes.
         callback: runs it and returns the exit code.
         refused: what other engines' command of the same name has, and this one does not.
+        examples: command lines to show at the end of the help text.
     """
 
     def __init__(
@@ -109,10 +110,12 @@ class FlagCommand(click.Command):
         callback: Callable[..., int],
         help_text: str,
         refused: RefusedFlags = SERVING,
+        examples: Sequence[str] = (),
     ) -> None:
         self.flag_options = [FlagOption(flag) for flag in flags]
         self._elsewhere = elsewhere
         self._refused = refused
+        self._examples = examples
         config_option = click.Option(
             ["--config", "config_file"], metavar="FILE.yaml", is_eager=True, expose_value=False,
             callback=self._read_config_file, help="YAML file of flags; the command line wins.",
@@ -156,6 +159,12 @@ class FlagCommand(click.Command):
         for title, records in [*sections.items(), ("General", general)]:
             with formatter.section(title):
                 formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, a line each as it is typed."""
+        if self._examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in self._examples))
 
     def _read_config_file(self, ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
         if path is not None:

@@ -43,11 +43,13 @@ _SHORT_FLAGS = {
 }
 # Switches whose opposite has a name of its own.
 _OPPOSITES = {"symmetric": "--asymmetric"}
+_KEYS_TO_SEND = ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"]
 _ENVIRONMENT = {
     ("server", "allow_runtime_lora_updating"): ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
     ("server", "enable_admin"): ["VLLM_SERVER_DEV_MODE"],
     ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
-    ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
+    ("bench", "api_key"): _KEYS_TO_SEND,
+    ("answer", "api_key"): _KEYS_TO_SEND,
 }
 # None in these fields means "the engine chooses", and can be asked for by name.
 _AUTOMATIC = {"max_model_len"}

@@ -17,6 +17,7 @@ from pagewire.ipc.errors import ConfigError, StartError
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from .bench import bench_command
+from .chat import chat_command, complete_command
 from .command import CommandGroup, FlagCommand
 from .estimate import estimate_command
 from .flags import (
@@ -100,6 +101,8 @@ def _program(launcher: Launcher | None) -> click.Group:
         [
             _serve_command(launch),
             _engine_command(launch),
+            chat_command(),
+            complete_command(),
             quantize_command(),
             bench_command(),
             estimate_command(),

@@ -14,17 +14,14 @@ from pagewire.ipc.errors import ConfigError, EngineError, InvalidRequest, Machin
 
 from ..bench.serving.client import describe_failure
 from ..client.loop_thread import LoopThread
+from .address import JsonObject, checked_url
 
 T = TypeVar("T")
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 _CONNECT_TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 0.5
 _LONGEST_LINE = 1 << 22  # bytes of one event: logprobs of many alternatives
 _DATA, _DONE = b"data:", b"[DONE]"
-
-JsonObject = dict[str, Any]  # Any: bodies of other programs
 
 
 class ServerConnection:
@@ -127,17 +124,6 @@ class ServerConnection:
                     if event.get("error"):
                         raise EngineError(_message(event) or "the stream broke off with an error.")
                     take(event)
-
-
-def checked_url(url: str) -> str:
-    """Return a server's address without what is no part of it.
-
-    Raises:
-        ConfigError: it is no address of HTTP.
-    """
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url {url} must start with http:// or https://.")
-    return url.rstrip("/").removesuffix("/v1")
 
 
 def is_serving(url: str) -> bool:

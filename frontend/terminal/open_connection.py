@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.logs import setup_logging
 
-from .connection import DEFAULT_URL, ServerConnection, is_serving
+from .address import DEFAULT_URL
+from .connection import ServerConnection, is_serving
 
 Say = Callable[[str], None]
 
