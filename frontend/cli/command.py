@@ -135,7 +135,8 @@ class FlagCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags."""
         own = {name for option in self.flag_options for name in (*option.opts, *option.secondary_opts)}
-        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant, own)
+        redundant = {**self._refused.redundant, "tokenizer": _models_named(args)}
+        args, lines = drop_flags(args, self._refused.needless, redundant, own)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
         args = turn_switches(args, {option.flag.name[2:] for option in self.flag_options if option.flag.is_switch})
@@ -169,6 +170,12 @@ class FlagCommand(click.Command):
     def _read_config_file(self, ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
         if path is not None:
             ctx.default_map = read_config_file(path, self.flag_options, self._elsewhere, self._refused)
+
+
+def _models_named(args: Sequence[str]) -> list[str]:
+    """Return what a command line names twice, as a model and once more: its tokenizer is the model's own anyway."""
+    joined = [arg.partition("=")[2] for arg in args if arg.startswith("--model=")]
+    return [name.lower() for name in (*joined, *(arg for arg in args if args.count(arg) > 1))]
 
 
 def _as_typed(flag: str, args: Sequence[str]) -> str:
