@@ -29,9 +29,13 @@ _SHORT_FLAGS = {
     "tensor_parallel_size": ["-tp", "--tp"],
     "pipeline_parallel_size": ["-pp", "--pp"],
     "data_parallel_size": ["-dp", "--dp"],
+    "enable_expert_parallel": ["-ep"],
+    "async_scheduling": ["-asc"],
     "distributed_executor_backend": ["--executor-backend"],
     "gpu_memory_utilization": ["--device-memory-utilization"],
     "quantization": ["-q"],
+    "input_file": ["-i"],
+    "output_file": ["-o"],
     "max_waiting_requests": ["--max-num-queued-reqs"],
     "max_waiting_tokens": ["--max-num-queued-tokens"],
     JSON_FIELD: ["-sc"],
@@ -124,7 +128,7 @@ class FlagOption(click.Option):
         self.flag = flag
         names = [flag.name, *_SHORT_FLAGS.get(flag.field, ())]
         if flag.is_switch:
-            names = [f"{flag.name}/{flag.opposite}"]
+            names = [f"{flag.name}/{flag.opposite}", *_SHORT_FLAGS.get(flag.field, ())]
         help_text = flag.description + (f"  [default: {flag.shown_default}]" if flag.shown_default else "")
         is_required = flag.default is msgspec.NODEFAULT
         # click takes None for a value: with it as the default, nothing would ever be missing.
