@@ -4,6 +4,7 @@ block_tables        every living child: request_id, child, status, num_tokens, n
                     block_table, and the ref_count of each of its blocks
 pool                num_blocks, num_free_blocks, num_used_blocks, num_cached_blocks, ref_counts of the used blocks
 stats               the `StepStats` by field name
+view                stats, and what people watch: `engine_view`. Bounded, whatever the pool's size
 reset_prefix_cache  reset_running_requests, reset_external (both false unless given) -> forget all cached blocks; true.
                     With the first, what runs is computed again. There is no cache outside
 abort_requests      labels -> end the requests that bear one of them, or one with -0, -1, ... behind it; without any,
@@ -29,6 +30,7 @@ from .kv.cache_manager import CacheManager
 from .output_processor import OutputProcessor
 from .request import Child
 from .rest.rest import Rest
+from .view import engine_view
 
 PlainValue = Any  # Any: what msgpack can carry; each utility's shape is documented above
 
@@ -56,6 +58,7 @@ class Utilities:
             "block_tables": _without_arguments(self._block_tables),
             "pool": _without_arguments(self._pool),
             "stats": _without_arguments(self._stats_by_name),
+            "view": _without_arguments(self._view),
             "reset_prefix_cache": self._reset_prefix_cache,
             "abort_requests": self._abort_requests,
             "check_invariants": _without_arguments(self._checked),
@@ -104,6 +107,9 @@ class Utilities:
         by_name = msgspec.structs.asdict(self._stats())
         by_name["accepted_at"] = list(by_name["accepted_at"])  # as the wire has it
         return by_name
+
+    def _view(self) -> PlainValue:
+        return {"stats": self._stats_by_name(), **engine_view(self._cache, self._processor)}
 
     def _reset_prefix_cache(self, call: CallUtility) -> PlainValue:
         if len(call.args) > 2 or not all(isinstance(arg, bool) for arg in call.args):

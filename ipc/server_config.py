@@ -95,6 +95,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sse_keep_alive_interval: Annotated[
         float, Meta(description="Seconds without an event after which a stream gets a comment; 0: none.")
     ] = 15.0
+    ui: Annotated[bool, Meta(description="Serve the web page at /; it holds no data and needs no key.")] = True
     disable_fastapi_docs: Annotated[bool, Meta(description="Serve neither /openapi.json nor /docs.")] = False
     request_timeout: Annotated[
         float | None,

@@ -98,6 +98,7 @@ class FlagCommand(click.Command):
         extra_params: what else the command takes.
         callback: runs it and returns the exit code.
         refused: what other engines' command of the same name has, and this one does not.
+        examples: command lines to show at the end of the help text.
     """
 
     def __init__(
@@ -109,10 +110,12 @@ class FlagCommand(click.Command):
         callback: Callable[..., int],
         help_text: str,
         refused: RefusedFlags = SERVING,
+        examples: Sequence[str] = (),
     ) -> None:
         self.flag_options = [FlagOption(flag) for flag in flags]
         self._elsewhere = elsewhere
         self._refused = refused
+        self._examples = examples
         config_option = click.Option(
             ["--config", "config_file"], metavar="FILE.yaml", is_eager=True, expose_value=False,
             callback=self._read_config_file, help="YAML file of flags; the command line wins.",
@@ -131,8 +134,9 @@ class FlagCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags."""
-        known = {name for option in self.flag_options for name in (*option.opts, *option.secondary_opts)}
-        args, lines = drop_flags(args, self._refused.needless, self._refused.redundant, known)
+        own = {name for option in self.flag_options for name in (*option.opts, *option.secondary_opts)}
+        redundant = {**self._refused.redundant, "tokenizer": _models_named(args)}
+        args, lines = drop_flags(args, self._refused.needless, redundant, own)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
         args = turn_switches(args, {option.flag.name[2:] for option in self.flag_options if option.flag.is_switch})
@@ -157,9 +161,21 @@ class FlagCommand(click.Command):
             with formatter.section(title):
                 formatter.write_dl(records)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, a line each as it is typed."""
+        if self._examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in self._examples))
+
     def _read_config_file(self, ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
         if path is not None:
             ctx.default_map = read_config_file(path, self.flag_options, self._elsewhere, self._refused)
+
+
+def _models_named(args: Sequence[str]) -> list[str]:
+    """Return what a command line names twice, as a model and once more: its tokenizer is the model's own anyway."""
+    joined = [arg.partition("=")[2] for arg in args if arg.startswith("--model=")]
+    return [name.lower() for name in (*joined, *(arg for arg in args if args.count(arg) > 1))]
 
 
 def _as_typed(flag: str, args: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ stands here: a flag that is not given is left out, and the struct fills it in.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ _SHORT_FLAGS = {
     "tensor_parallel_size": ["-tp", "--tp"],
     "pipeline_parallel_size": ["-pp", "--pp"],
     "data_parallel_size": ["-dp", "--dp"],
+    "enable_expert_parallel": ["-ep"],
+    "async_scheduling": ["-asc"],
     "distributed_executor_backend": ["--executor-backend"],
-    "nnodes": ["-n"],
-    "node_rank": ["-r"],
     "gpu_memory_utilization": ["--device-memory-utilization"],
     "quantization": ["-q"],
+    "input_file": ["-i"],
+    "output_file": ["-o"],
     "max_waiting_requests": ["--max-num-queued-reqs"],
     "max_waiting_tokens": ["--max-num-queued-tokens"],
     JSON_FIELD: ["-sc"],
@@ -44,11 +47,13 @@ _SHORT_FLAGS = {
 }
 # Switches whose opposite has a name of its own.
 _OPPOSITES = {"symmetric": "--asymmetric"}
+_KEYS_TO_SEND = ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"]
 _ENVIRONMENT = {
     ("server", "allow_runtime_lora_updating"): ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
     ("server", "enable_admin"): ["VLLM_SERVER_DEV_MODE"],
     ("server", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY"],
-    ("bench", "api_key"): ["PAGEWIRE_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY"],
+    ("bench", "api_key"): _KEYS_TO_SEND,
+    ("answer", "api_key"): _KEYS_TO_SEND,
 }
 # None in these fields means "the engine chooses", and can be asked for by name.
 _AUTOMATIC = {"max_model_len"}
@@ -123,7 +128,7 @@ class FlagOption(click.Option):
         self.flag = flag
         names = [flag.name, *_SHORT_FLAGS.get(flag.field, ())]
         if flag.is_switch:
-            names = [f"{flag.name}/{flag.opposite}"]
+            names = [f"{flag.name}/{flag.opposite}", *_SHORT_FLAGS.get(flag.field, ())]
         help_text = flag.description + (f"  [default: {flag.shown_default}]" if flag.shown_default else "")
         is_required = flag.default is msgspec.NODEFAULT
         # click takes None for a value: with it as the default, nothing would ever be missing.
@@ -250,8 +255,16 @@ def _convert(values: dict[str, Any], cls: type[T]) -> T:
         raise ConfigError(f"{text}.") from exc
 
 
-def _fields(cls: type) -> Iterator[tuple[str, inspect.Type, Any, str]]:
-    """Yield (name, type, default, description) of each field; an empty description marks what is no flag."""
+@functools.cache
+def _fields(cls: type) -> tuple[tuple[str, inspect.Type, Any, str], ...]:
+    """Return (name, type, default, description) of each field; an empty description marks what is no flag.
+
+    Cached: several commands have the same configs, and reading their types is most of what `--help` takes.
+    """
+    return tuple(_read_fields(cls))
+
+
+def _read_fields(cls: type) -> Iterator[tuple[str, inspect.Type, Any, str]]:
     struct = inspect.type_info(cls)
     assert isinstance(struct, inspect.StructType)
     for field in struct.fields:

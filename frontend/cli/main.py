@@ -17,6 +17,7 @@ from pagewire.ipc.errors import ConfigError, StartError
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from .bench import bench_command
+from .chat import chat_command, complete_command
 from .command import CommandGroup, FlagCommand
 from .estimate import estimate_command
 from .flags import (
@@ -31,6 +32,7 @@ from .keys import keys_command
 from .model import model_argument, values_with_model
 from .quantize import quantize_command
 from .refused import explain_unknown_command
+from .run_batch import run_batch_command
 
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -100,6 +102,9 @@ def _program(launcher: Launcher | None) -> click.Group:
         [
             _serve_command(launch),
             _engine_command(launch),
+            chat_command(),
+            complete_command(),
+            run_batch_command(),
             quantize_command(),
             bench_command(),
             estimate_command(),

@@ -146,7 +146,7 @@ BENCH_OFFLINE = RefusedFlags(
     redundant=_REDUNDANT,
 )
 
-_COMMANDS_NOT_YET = ("chat", "complete", "run-batch", "collect-env", "launch")
+_COMMANDS_NOT_YET = ("launch",)
 
 _BENCH_COMMANDS_NOT_YET = ("sweep", "mm-processor")
 

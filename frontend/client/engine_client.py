@@ -238,6 +238,13 @@ class AsyncEngineClient:
         """
         return await self._fleet.call_utility(method, *args, timeout_s=timeout_s)
 
+    async def call_each(self, method: str, *, timeout_s: float) -> list[Any]:  # Any: each utility documents its result
+        """Call a utility of every core; return an answer each, in their order.
+
+        It is None from a core that isn't there or gives none in time.
+        """
+        return await self._fleet.call_each(method, timeout_s=timeout_s)
+
     def add_stats_listener(self, listener: Callable[[StepStats], None]) -> None:
         """Have `listener` called with the stats of all cores after each step that concerns this client."""
         self._fleet.add_stats_listener(listener)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from pagewire.ipc.block_hash import BlockDigest, block_key, cache_extras, extend_digests
-from pagewire.ipc.errors import PagewireError
+from pagewire.ipc.errors import EngineError, PagewireError
 from pagewire.ipc.outputs import CoreKey, PrefixCacheChanges, StepStats
 from pagewire.ipc.requests import AddRequest, EmbedTask, Task
 
@@ -132,6 +132,19 @@ class Fleet:
             *(session.call_utility(method, *args, timeout_s=timeout_s) for session in sessions)
         )
         return combine_answers(method, answers)
+
+    async def call_each(self, method: str, *, timeout_s: float) -> list[Any]:  # Any: each utility documents its result
+        """Call a utility of every core; return an answer each, None from one that isn't there or gives none in time."""
+
+        async def call(session: Session) -> Any:  # Any: as above
+            if not session.link.is_attached:
+                return None
+            try:
+                return await session.call_utility(method, timeout_s=timeout_s)
+            except EngineError:
+                return None
+
+        return list(await asyncio.gather(*map(call, self.sessions)))
 
     async def probe(self, timeout_s: float) -> bool:
         """Return whether a core was heard of lately, or shows a sign of life within `timeout_s`."""

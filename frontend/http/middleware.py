@@ -18,9 +18,11 @@ from .access.cors import CrossOrigin, is_preflight
 
 # Answered without an API key: orchestrators have none, and browsers can't send one with a page's address. Everything
 # else, unknown paths included, needs it.
-OPEN_PATHS = frozenset({"/docs", "/health", "/live", "/ping"})
+OPEN_PATHS = frozenset({"/", "/docs", "/health", "/live", "/ping", "/ui/{name}"})
 # For whoever watches the server: not counted among its work, and answered while it drains.
-_WATCHED_PATHS = frozenset({"/health", "/live", "/load", "/metrics", "/metrics/", "/ping", "/version"})
+_WATCHED_PATHS = frozenset(
+    {"/health", "/live", "/load", "/metrics", "/metrics/", "/ping", "/v1/engine/events", "/version"}
+)
 # Whose clients read errors in Anthropic's shape.
 _ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})

@@ -36,6 +36,9 @@ from ..openai.bodies import description
 from ..openai.responses import handlers as responses
 from ..openai.responses.store import STORE, ResponseStore
 from ..openai.serving import SERVING, Serving
+from ..web.engine_events import FEED, watch_engine
+from ..web.engine_feed import EngineFeed
+from ..web.page import Page
 from . import health
 from .access.api_keys import load_api_keys
 from .access.cors import CrossOrigin
@@ -75,15 +78,19 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
         collector(registry=registry)
     app[health.REGISTRY] = registry
     app[STORE] = ResponseStore(config.max_stored_responses)
+    app[FEED] = EngineFeed(serving.generator.client, serving.metrics)
     app.on_shutdown.append(_end_background_work)
     app[admin.IS_ENABLED] = config.enable_admin
     app[adapters.MAY_CHANGE] = config.enable_admin or config.allow_runtime_lora_updating
     _add_routes(app.router, describes_itself=not config.disable_fastapi_docs)
+    if config.ui:
+        _add_page(app.router)
     return app
 
 
 async def _end_background_work(app: web.Application) -> None:
     app[STORE].end_all()
+    app[FEED].end()
 
 
 def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
@@ -110,6 +117,7 @@ def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
     if describes_itself:
         get("/openapi.json", description.describe)
         get("/docs", docs_page.show_docs)
+    get("/v1/engine/events", watch_engine)
     _add_admin(add, get)
     get("/health", health.health)
     get("/ping", health.health)  # SageMaker's name
@@ -119,6 +127,12 @@ def _add_routes(router: web.UrlDispatcher, *, describes_itself: bool) -> None:
     get("/version", health.version)
     get("/metrics", health.metrics)
     get("/metrics/", health.metrics)
+
+
+def _add_page(router: web.UrlDispatcher) -> None:
+    page = Page()
+    router.add_get("/", page.index, expect_handler=leave_expect_to_middleware)
+    router.add_get("/ui/{name}", page.file, expect_handler=leave_expect_to_middleware)
 
 
 def _add_admin(add: Callable[..., object], get: Callable[..., object]) -> None:

@@ -29,7 +29,8 @@ def engine_config_of(model: str | None, options: Mapping[str, object]) -> Engine
         if name in known:
             given[name] = CHOICE_ALIASES.get(name, {}).get(value, value) if isinstance(value, str) else value
             continue
-        line = explain_idle(f"--{name}", value, SERVING.needless, SERVING.redundant)
+        redundant = {**SERVING.redundant, "tokenizer": () if model is None else (model.lower(),)}
+        line = explain_idle(f"--{name}", value, SERVING.needless, redundant)
         if line is None:
             reason = explain_unknown_flag(f"--{name}", [f"--{field.replace('_', '-')}" for field in known], {})
             raise ConfigError(f"LLM does not take {name}: {reason}")

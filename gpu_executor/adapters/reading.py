@@ -73,7 +73,7 @@ class AdapterReader:
             for projections in (layer.qkv, layer.output, layer.gate_up, layer.down):
                 if projections:
                     num_rows, num_columns = _size_here(projections)
-                    numbers += self.max_rank * len(projections) * (num_rows + num_columns)
+                    numbers += _filled_up(self.max_rank * len(projections)) * (num_rows + num_columns)
         return numbers * self.dtype.itemsize
 
     def _read_layer(self, layer: AdaptedLayer, pairs: Mapping[str, _Pair], config: AdapterConfig) -> AdapterLayer:
@@ -91,7 +91,8 @@ class AdapterReader:
         if not changed:
             return None
         ranks = [pairs[projection.module].a.shape[0] for projection in changed]
-        total = -(-sum(ranks) // _RANK_MULTIPLE) * _RANK_MULTIPLE
+        most = len(projections) * self.max_rank if self.ops.pads_ranks else sum(ranks)
+        total = _filled_up(most)
         num_rows, num_columns = _size_here(projections)
         a, b = torch.zeros(total, num_columns), torch.zeros(num_rows, total)
         first = 0
@@ -105,6 +106,10 @@ class AdapterReader:
 
     def _prepare(self, matrix: Tensor) -> LinearWeight:
         return self.ops.prepare_weight(DenseWeight(matrix.to(self.device, self.dtype).contiguous()))
+
+
+def _filled_up(num_ranks: int) -> int:
+    return -(-num_ranks // _RANK_MULTIPLE) * _RANK_MULTIPLE
 
 
 def _size_here(projections: Sequence[AdaptedProjection]) -> tuple[int, int]:

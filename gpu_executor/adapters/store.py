@@ -101,7 +101,8 @@ class AdapterStore:
     def _divide(self, spans: Sequence[tuple[int, int]]) -> tuple[AdapterTokens, ...]:
         device = self._reader.device
         of_token = np.repeat([load_id for load_id, _ in spans], [num_tokens for _, num_tokens in spans])
-        load_ids = list(dict.fromkeys(load_id for load_id, _ in spans if load_id))
+        # In an order that does not hang on who comes first in the batch: kernels may keep what they make of a set.
+        load_ids = sorted({load_id for load_id, _ in spans if load_id})
         if len(load_ids) == 1 and np.all(of_token):
             return (AdapterTokens(self._weights[load_ids[0]], None),)
         return tuple(

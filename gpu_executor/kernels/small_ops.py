@@ -31,6 +31,8 @@ class SmallOps(SamplingOps, ABC):
             tokens are drawn there, and the next step takes them from there.
         max_scale_group: input channels of which a prepared 4-bit or 8-bit weight keeps a scale once where it is alike;
             scales of larger groups are repeated. A weight's size depends on it.
+        pads_ranks: the changes that adapters make of one weight have the same number of ranks, whatever the adapters'
+            own: so a launch can take those of several.
         can_be_captured: what an op launches follows from shapes and host numbers alone, never from what tensors hold,
             so that a CUDA graph may keep it.
     """
@@ -41,6 +43,7 @@ class SmallOps(SamplingOps, ABC):
     has_own_threads: bool = False
     draws_on_device: bool = False
     max_scale_group: int = GROUP_SIZE
+    pads_ranks: bool = False
     can_be_captured: bool = False
 
     def describe(self) -> str:

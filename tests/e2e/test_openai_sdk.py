@@ -105,3 +105,38 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="2048") as refused:
         client.completions.create(model="SmolLM2-135M-Instruct", prompt="word " * 3000)
     assert refused.value.code == "context_length_exceeded"
+
+
+def test_children_of_a_seed_differ_and_come_again(client: openai.OpenAI) -> None:
+    fields = {"model": "SmolLM2-135M-Instruct", "prompt": "Once upon a time", "temperature": 1.0, "max_tokens": 20}
+    first, second = (client.completions.create(**fields, n=3, seed=7) for _ in range(2))
+    texts = [choice.text for choice in first.choices]
+    assert len(set(texts)) == 3
+    assert texts == [choice.text for choice in second.choices]
+    unseeded = {client.completions.create(**fields).choices[0].text for _ in range(3)}
+    assert len(unseeded) > 1
+
+
+def test_usage_counts_the_prompt_once_and_every_child(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="SmolLM2-135M-Instruct", prompt=[5, 6, 7, 8], n=2, max_tokens=8, temperature=1.0,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert answer.usage is not None
+    counts = (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+    assert counts == (4, 16, 20)
+
+
+def test_children_of_a_stream_end_one_by_one(client: openai.OpenAI) -> None:
+    stream = client.completions.create(
+        model="SmolLM2-135M-Instruct", prompt="A short word:", n=4, max_tokens=30, temperature=1.0, seed=3,
+        stop=["\n", "."], stream=True,
+    )  # fmt: skip
+    texts, reasons = [""] * 4, [0] * 4
+    for chunk in stream:
+        for choice in chunk.choices:
+            assert not reasons[choice.index], "nothing follows an end"
+            texts[choice.index] += choice.text
+            reasons[choice.index] += choice.finish_reason is not None
+    assert reasons == [1] * 4
+    assert len(set(map(len, texts))) > 1

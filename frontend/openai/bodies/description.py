@@ -31,6 +31,7 @@ JsonObject = dict[str, Any]  # Any: a JSON document, written for others to read
 _REF = "#/components/schemas/{name}"
 
 _PARAMETERS = {
+    "name": "A file of the web page.",
     "model": "A name of the list; it may hold slashes.",
     "response_id": "The id of a response that was stored.",
 }

@@ -295,6 +295,17 @@ OPERATIONS = (
     Operation(method="post", path="/ping", summary="The same as /health", errors=(503,), is_open=True),
     Operation(method="get", path="/live", summary="Whether the process runs", is_open=True),
     Operation(method="get", path="/load", summary="How many requests are being answered", answer=ServerLoad),
+    Operation(
+        method="get",
+        path="/v1/engine/events",
+        summary="The engine's blocks, requests and figures, once a second, as server-sent events",
+        answer="text/event-stream",
+        errors=(503,),
+    ),
+    Operation(method="get", path="/", summary="The web page; off with --no-ui", answer="text/html", is_open=True),
+    Operation(
+        method="get", path="/ui/{name}", summary="A file of the web page", answer=_TEXT, errors=(404,), is_open=True
+    ),
     Operation(method="get", path="/docs", summary="A page that shows /openapi.json", answer="text/html", is_open=True),
     Operation(method="get", path="/version", summary="The server's version", answer=Version),
     Operation(method="get", path="/metrics", summary="Figures for Prometheus", answer=_TEXT),

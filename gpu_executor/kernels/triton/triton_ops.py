@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,11 +16,13 @@ from ..attention_backends.select import select_attention
 from ..compilation_watch import CompilationWatch
 from ..expert_choice import ExpertChoice
 from ..layouts import DenseWeight, LinearWeight, MixtureWeights, RotaryTable
+from ..low_rank import TokensOfChange
 from ..ops import Ops
 from .activation import gelu_tanh_and_mul, silu_and_mul
 from .compile_hooks import watch_compilations
 from .copy_blocks import copy_blocks
 from .embedding import embedding
+from .mixture.adapters import GroupedAdapters
 from .mixture.choose import choose_experts
 from .mixture.experts import GroupedExperts, group_experts
 from .packed_weight import MAX_SCALE_GROUP, PackedWeight
@@ -52,6 +55,7 @@ class TritonOps(TritonSampling, Ops):
     name = "triton"
     keeps_quantized_weights = True
     draws_on_device = True
+    pads_ranks = True
     max_scale_group = MAX_SCALE_GROUP
 
     def __init__(self, device: torch.device, *, is_batch_invariant: bool, attention_backend: str) -> None:
@@ -59,6 +63,7 @@ class TritonOps(TritonSampling, Ops):
         self._is_batch_invariant = is_batch_invariant
         self._attention = select_attention(attention_backend, device)
         self._mixtures: dict[int, _Mixture] = {}
+        self._adapters = GroupedAdapters(is_batch_invariant=is_batch_invariant)
         # Other backends plan their work on the host, by the lengths of a step's requests.
         self.can_be_captured = self._attention is None
 
@@ -78,6 +83,12 @@ class TritonOps(TritonSampling, Ops):
 
     def linear(self, x: Tensor, weight: LinearWeight) -> Tensor:
         return multiply(x, weight, is_batch_invariant=self._is_batch_invariant)
+
+    def changed_linear(self, x: Tensor, weight: LinearWeight, changes: Sequence[TokensOfChange]) -> Tensor:
+        y = self.linear(x, weight)
+        if changes:
+            self._adapters.add(x, y, changes)
+        return y
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import struct
-
 import pytest
 
-from pagewire.engine_core.pooled import scale_to_one
 from tests.support.builders import build_driver, build_embedding, build_request
 from tests.support.fake_executor import FakeExecutor
 
@@ -84,13 +80,3 @@ def test_an_executor_that_is_lost_amid_a_prompt_costs_nothing_but_time(pooling):
     driver.restart_executor(FakeExecutor(num_blocks=64, block_size=4, vocab_size=1000), 2)
     driver.run()
     assert driver[1].embedding is not None
-
-
-def test_a_vector_is_scaled_to_length_one():
-    vector = scale_to_one(struct.pack("<3f", 3.0, 0.0, -4.0))
-    assert struct.unpack("<3f", vector) == pytest.approx((0.6, 0.0, -0.8))
-    assert math.hypot(*struct.unpack("<3f", vector)) == pytest.approx(1.0)
-
-
-def test_a_vector_of_zeros_stays_one():
-    assert scale_to_one(bytes(12)) == bytes(12)

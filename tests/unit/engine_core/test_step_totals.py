@@ -12,7 +12,13 @@ from tests.support.builders import build_driver
 def stats_of(totals: StepTotals) -> StepStats:
     engine = build_driver().engine
     return totals.stats(
-        engine._scheduler, engine._cache, engine._processor, DraftCounts(), num_executor_restarts=0, is_serving=True
+        engine._scheduler,
+        engine._cache,
+        engine._processor,
+        DraftCounts(),
+        num_executor_restarts=0,
+        is_serving=True,
+        rest=engine.rest,
     )
 
 

@@ -204,13 +204,13 @@ def _launch_quantized(
 
 
 def dense_cases(row: LaunchRow) -> list[CompileCase]:
-    """Return the compilations of a row of plain matrices: both numbers of experts, both dtypes of 16 bits."""
+    """Return the compilations of a row of plain matrices: experts in both dtypes of 16 bits, and an adapter alone."""
     return [
         _compile_case(
             row, f"{dtype}, {num_experts} experts", grouped_dense_kernel, dtype, num_experts, {"matrices": "*i64"},
-            {"WEIGHT_DTYPE": kind, "IS_EVEN": True, "DOT_DTYPE": kind},
+            {"WEIGHT_DTYPE": kind, "IS_EVEN": num_experts > 1, "DOT_DTYPE": kind},
         )
-        for dtype, kind, num_experts in (("bf16", tl.bfloat16, 128), ("fp16", tl.float16, 8))
+        for dtype, kind, num_experts in (("bf16", tl.bfloat16, 128), ("fp16", tl.float16, 8), ("bf16", tl.bfloat16, 1))
     ]  # fmt: skip
 
 
@@ -250,6 +250,6 @@ def _compile_case(
         | tables
         | dict.fromkeys(("x_stride", "out_stride", "in_features", "out_features"), "i32:16"),
         constants={**constants, **row.constants}
-        | {"PAIRS_A_ROW": 8, "NUM_EXPERTS": num_experts, "PADDED_EXPERTS": num_experts},
+        | {"PAIRS_A_ROW": 8 if num_experts > 1 else 1, "NUM_EXPERTS": num_experts, "PADDED_EXPERTS": num_experts},
         has_dot=True,
     )

@@ -188,7 +188,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
         (["bench", "sweep"], "the command bench sweep is not supported yet"),
         (["bench", "srve"], "did you mean serve?"),
         (["bench", "--port", "1"], "--port is a flag of `pagewire bench serve`."),
-        (["chat"], "chat is not supported yet"),
+        (["launch"], "launch is not supported yet"),
         (["engine"], "--listen"),
         (["engine", "--listen", "tcp://h:1", "--curve-key", "k"], "name the clients' public keys by --allow-clients"),
         (["engine", "--listen", "tcp://h:1", "--allow-clients", "k"], "give --curve-key FILE"),

@@ -17,6 +17,13 @@ def test_figures_add_up_and_one_core_that_serves_is_enough():
     assert sum_stats([BUSY]) is BUSY
 
 
+def test_the_engine_rests_while_all_cores_do():
+    asleep, paused = StepStats(sleep_level=2), StepStats(is_paused=True, sleep_level=1)
+    assert (sum_stats([asleep, paused]).sleep_level, sum_stats([asleep, paused]).is_paused) == (1, False)
+    assert sum_stats([paused, paused]).is_paused
+    assert sum_stats([asleep, StepStats()]).sleep_level == 0
+
+
 def test_accepted_drafts_add_up_by_place():
     stats = [StepStats(accepted_at=(5, 2)), StepStats(), StepStats(accepted_at=(1, 1, 1))]
     assert sum_stats(stats).accepted_at == (6, 3, 1)

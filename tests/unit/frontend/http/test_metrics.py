@@ -64,6 +64,17 @@ def test_gauges_show_the_last_step_under_both_names():
     assert value(registry, "gpu_cache_usage_perc") == 0.4
 
 
+@pytest.mark.parametrize(("level", "state"), [(0, "awake"), (1, "weights_offloaded"), (2, "discard_all")])
+def test_one_sleep_state_holds(level: int, state: str):
+    metrics = Metrics("m", engine_info())
+    metrics.step_done(0, CORE, StepStats(sleep_level=level))
+    registry = registered(metrics)
+    states = ("awake", "weights_offloaded", "discard_all")
+    assert [value(registry, "engine_sleep_state", sleep_state=each) for each in states] == [
+        float(each == state) for each in states
+    ]
+
+
 def test_restarts_are_counted_by_process_and_go_on_after_those_of_the_core():
     epoch = 1
     metrics = Metrics("m", engine_info(), num_core_restarts=lambda: epoch - 1)

@@ -54,10 +54,13 @@ def test_prefills_are_not_held_back_unless_a_target_is_given(options, target):
 
 
 def test_options_without_a_meaning_are_taken_with_a_line_each(caplog):
-    options = {"trust_remote_code": True, "swap_space": 4, "task": "generate", "compilation_config": {"level": 3}}
+    options = {
+        "trust_remote_code": True, "swap_space": 4, "task": "generate", "compilation_config": {"level": 3},
+        "tokenizer": "m",
+    }  # fmt: skip
     assert engine_config_of("m", options) == engine_config_of("m", {})
     assert [record.getMessage().partition(" ")[2].partition(" ")[0] for record in caplog.records] == [
-        "--trust_remote_code", "--swap_space", "--task", "--compilation_config",
+        "--trust_remote_code", "--swap_space", "--task", "--compilation_config", "--tokenizer",
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagewire.frontend.openai.logprobs import (
+    ChatLogprobsWriter,
     CompletionLogprobsWriter,
     prompt_token_texts,
     top_logprobs,
@@ -154,3 +155,13 @@ async def test_logprobs_of_an_echoed_prompt_are_waited_for():
             server.core.allow_steps(None)
             *chunks, _ = parse_events(await response.text())
         assert merged(chunks)["token_logprobs"] == [None, -0.098, -0.12]
+
+
+def test_chat_lists_as_many_alternatives_as_were_asked_for_though_their_texts_are_alike():
+    fragments = [0xC3, 0xC4, 0xF0, 0x9F, 0x98]
+    entry = TokenLogprobs(0xC3, -0.1, 1, fragments, [-0.1, -0.2, -0.3, -0.4, -0.5])
+    writer = ChatLogprobsWriter(byte_tokenizer(), num_top=5, shows_special=False)
+    (written,) = writer.write([entry]).content
+    assert [top.bytes for top in written.top_logprobs] == [[fragment] for fragment in fragments]
+    assert {top.token for top in written.top_logprobs} == {"\ufffd"}
+    assert [top.logprob for top in written.top_logprobs] == [-0.1, -0.2, -0.3, -0.4, -0.5]

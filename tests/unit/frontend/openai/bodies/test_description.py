@@ -97,7 +97,7 @@ def test_only_what_is_answered_without_a_key_is_described_so(document):
         for operation in methods.values()
         if "security" not in operation
     }
-    assert is_open == {"/docs", "/health", "/ping", "/live"}
+    assert is_open == {"/", "/docs", "/health", "/ping", "/live", "/ui/{name}"}
 
 
 def test_headers_that_tell_whether_to_try_again_are_described_where_they_are_sent(document):

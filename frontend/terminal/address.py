@@ -1,0 +1,22 @@
+"""Where a server is, and what goes to and fro; apart from the connection, which the flags need not load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagewire.ipc.errors import ConfigError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+JsonObject = dict[str, Any]  # Any: bodies of other programs
+
+
+def checked_url(url: str) -> str:
+    """Return a server's address without what is no part of it.
+
+    Raises:
+        ConfigError: it is no address of HTTP.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url {url} must start with http:// or https://.")
+    return url.rstrip("/").removesuffix("/v1")

@@ -1,0 +1,1 @@
+"""`pagewire run-batch`: a file of requests, answered into another one."""

@@ -1,0 +1,1 @@
+"""`pagewire chat`: a conversation with a model, in the terminal."""

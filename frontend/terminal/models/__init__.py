@@ -1,0 +1,1 @@
+"""`pagewire models`: which models this machine has, fetching and removing them."""

@@ -1,0 +1,1 @@
+"""`pagewire top`: a server's figures, as they change."""
