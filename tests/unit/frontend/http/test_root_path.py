@@ -30,9 +30,11 @@ async def test_routes_are_found_with_the_path_and_without():
         for prefix in ("/llm/a", ""):
             async with http.post(f"{prefix}/v1/completions?x=1", json={"prompt": "p"}) as response:
                 assert (await response.json())["choices"][0]["text"] == "x"
-        for path in ("/llm/a/llm/a/health", "/llm/health", "/llm/ahealth", "/llm/a", "/llm/a/"):
+        for path in ("/llm/a/llm/a/health", "/llm/health", "/llm/ahealth"):
             assert (await http.get(path)).status == 404, path
         assert (await http.get("/llm/a/health?x=1")).status == 200
+        for path in ("/llm/a", "/llm/a/"):
+            assert (await http.get(path)).status == (await http.get("/")).status
 
 
 async def test_keys_are_asked_for_below_the_path_too():
@@ -50,4 +52,5 @@ def test_what_is_no_such_path_is_refused(path: str):
 
 async def test_description_may_be_left_out():
     async with server_below("", disable_fastapi_docs=True) as http:
-        assert (await http.get("/openapi.json")).status == 404
+        for path in ("/openapi.json", "/docs"):
+            assert (await http.get(path)).status == 404
