@@ -1,0 +1,77 @@
+// Conversations and settings, kept in this browser alone. Beyond the limits, the oldest conversations go first.
+
+const INDEX = "pagewire.conversations";
+const ITEM = "pagewire.conversation.";
+const SETTINGS = "pagewire.settings";
+const MAX_CONVERSATIONS = 200;
+const MAX_CHARS = 4_000_000; // browsers keep about five million a page
+
+function read(name, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(name)) ?? otherwise;
+  } catch {
+    return otherwise; // not ours any more: somebody wrote something else there
+  }
+}
+
+// [{id, title, updated, size}], the latest first.
+export const listConversations = () => read(INDEX, []);
+
+export function loadConversation(id) {
+  const entry = listConversations().find((each) => each.id === id);
+  const messages = read(ITEM + id, null);
+  return entry && messages ? { id, title: entry.title, isNamed: entry.isNamed, messages } : null;
+}
+
+export function saveConversation(conversation) {
+  const text = JSON.stringify(conversation.messages);
+  const { id, title, isNamed } = conversation;
+  const others = listConversations().filter((entry) => entry.id !== id);
+  let index = [{ id, title, isNamed, updated: Date.now(), size: text.length }, ...others];
+  index = withinLimits(index);
+  for (;;) {
+    try {
+      localStorage.setItem(ITEM + id, text);
+      localStorage.setItem(INDEX, JSON.stringify(index));
+      return;
+    } catch (error) {
+      if (index.length === 1) throw error; // this one alone is too much for the browser
+      remove(index.pop().id);
+    }
+  }
+}
+
+function withinLimits(index) {
+  let total = 0;
+  const kept = [];
+  for (const entry of index) {
+    total += entry.size;
+    if (kept.length === 0 || (kept.length < MAX_CONVERSATIONS && total <= MAX_CHARS)) kept.push(entry);
+    else remove(entry.id);
+  }
+  return kept;
+}
+
+export function renameConversation(id, title) {
+  const index = listConversations().map((entry) => (entry.id === id ? { ...entry, title, isNamed: true } : entry));
+  localStorage.setItem(INDEX, JSON.stringify(index));
+}
+
+export function deleteConversation(id) {
+  remove(id);
+  localStorage.setItem(INDEX, JSON.stringify(listConversations().filter((entry) => entry.id !== id)));
+}
+
+function remove(id) {
+  localStorage.removeItem(ITEM + id);
+}
+
+export function exportConversations(ids) {
+  return ids.map(loadConversation).filter(Boolean).map(({ id, title, messages }) => ({ id, title, messages }));
+}
+
+export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3)), (part) => part.toString(36)).join("");
+
+export const loadSettings = () => ({ model: "", system: "", ...read(SETTINGS, {}) });
+
+export const saveSettings = (settings) => localStorage.setItem(SETTINGS, JSON.stringify(settings));
