@@ -67,7 +67,7 @@ def _admitted(request: web.Request) -> Serving:
     """Return what is served, if its adapters may be changed over HTTP."""
     if not request.app[MAY_CHANGE]:
         raise NotFound(
-            "Adapters are changed at run time with --enable-admin or --allow-runtime-lora-updating alone: whoever may load "
-            "one has any directory of this machine read."
+            "Adapters are changed at run time with --enable-admin or --allow-runtime-lora-updating alone: whoever may "
+            "load one has any directory of this machine read."
         )
     return request.app[SERVING]
