@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pagewire.ipc.outputs import StepStats
+from bisect import bisect_left
+
+from pagewire.ipc.outputs import STEP_SIZES, StepStats
 from pagewire.ipc.steps import StepResult
 
 from .kv.cache_manager import CacheManager
@@ -21,6 +23,8 @@ class StepTotals:
         self._step_s = 0.0
         self._device_s = 0.0
         self._host_gap_s = 0.0
+        self._num_step_tokens = 0
+        self._step_sizes = [0] * (len(STEP_SIZES) + 1)
         self._num_busy_rows = 0
         self._num_available_rows = 0
 
@@ -43,6 +47,8 @@ class StepTotals:
         """
         self._num_steps += 1
         self._num_scheduled_tokens = num_scheduled_tokens
+        self._num_step_tokens += num_scheduled_tokens
+        self._step_sizes[bisect_left(STEP_SIZES, num_scheduled_tokens)] += 1
         self._step_s = result.step_s
         self._device_s += result.device_s
         self._host_gap_s += result.host_gap_s
@@ -83,6 +89,8 @@ class StepTotals:
             num_draft_checks=drafts.num_checks,
             num_draft_tokens=drafts.num_drafts,
             accepted_at=tuple(drafts.accepted_at),
+            num_step_tokens=self._num_step_tokens,
+            step_sizes=tuple(self._step_sizes),
             is_serving=is_serving or rest.is_asleep,
             is_paused=rest.is_paused,
             sleep_level=rest.sleep_level,

@@ -105,7 +105,8 @@ class Utilities:
 
     def _stats_by_name(self) -> PlainValue:
         by_name = msgspec.structs.asdict(self._stats())
-        by_name["accepted_at"] = list(by_name["accepted_at"])  # as the wire has it
+        for name in ("accepted_at", "step_sizes"):
+            by_name[name] = list(by_name[name])  # as the wire has it
         return by_name
 
     def _view(self) -> PlainValue:

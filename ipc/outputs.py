@@ -15,6 +15,10 @@ CoreKey = tuple[str, int]
 """(engine_id, core_epoch): two cores never have the same."""
 
 
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Bounds, inclusive, by which `StepStats` sorts steps; vLLM's buckets of iteration_tokens_total."""
+
+
 class FinishReason(enum.IntEnum):
     """Why a child's tokens ended. The wire carries the number, people see the name in lower case."""
 
@@ -141,6 +145,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     num_draft_checks: int = 0  # counter: rows of steps that checked drafts
     num_draft_tokens: int = 0  # counter: drafts that were checked
     accepted_at: tuple[int, ...] = ()  # counters: by place among a row's drafts, how many were accepted there
+    num_step_tokens: int = 0  # counter: tokens of the steps that came back
+    step_sizes: tuple[int, ...] = ()  # counters: steps by their tokens, up to each of STEP_SIZES, and above them all
     is_serving: bool = True  # False from an executor's death or stall until another one takes steps
     is_paused: bool = False
     sleep_level: int = 0  # above 0: it was put to sleep, so that there are no executors

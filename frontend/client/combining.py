@@ -10,7 +10,7 @@ import msgspec
 
 from pagewire.ipc.outputs import EngineInfo, StepStats
 
-_ALL_BUT_SUMS = frozenset({"accepted_at", "is_paused", "is_serving", "sleep_level", "step_s"})
+_ALL_BUT_SUMS = frozenset({"accepted_at", "step_sizes", "is_paused", "is_serving", "sleep_level", "step_s"})
 _SUMMED = tuple(name for name in StepStats.__struct_fields__ if name not in _ALL_BUT_SUMS)
 
 
@@ -25,6 +25,7 @@ def sum_stats(stats: Sequence[StepStats]) -> StepStats:
     return StepStats(
         **sums,
         accepted_at=sum_places([of_core.accepted_at for of_core in stats]),
+        step_sizes=sum_places([of_core.step_sizes for of_core in stats]),
         step_s=max((of_core.step_s for of_core in stats), default=0.0),
         is_serving=any(of_core.is_serving for of_core in stats),
         is_paused=bool(stats) and all(of_core.is_paused for of_core in stats),

@@ -35,5 +35,10 @@ HELP = {
     "request_inference_time_seconds": "From the first schedule to the last token.",
     "request_params_n": "Answers asked for.",
     "request_params_max_tokens": "Output tokens asked for.",
+    "lora_requests_info": "1; its labels name the LoRA adapters that can be asked for.",
+    "http_requests": "HTTP answers by route, method and status.",
+    "http_request_duration_seconds": "From a request's head to its answer's end.",
+    "http_request_size_bytes": "Bytes of request bodies, as their heads say.",
+    "frontends": "Frontend processes by whether they answered this scrape, or what they last said was taken.",
     "request_prefill_kv_computed_tokens": "Prompt tokens computed, not cached.",
 }

@@ -74,7 +74,13 @@ def _count(serving: Serving) -> Middleware:
             response = await handler(request)
             status = response.status
         finally:
-            serving.metrics.http_done(pattern, _known_method(request.method), status, serving.clock() - start)
+            serving.metrics.http_done(
+                pattern,
+                _known_method(request.method),
+                status,
+                serving.clock() - start,
+                request.content_length or 0,
+            )
         return response
 
     return count

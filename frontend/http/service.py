@@ -48,6 +48,7 @@ class HTTPService:
             client.info.served_model_names[0],
             client.info,
             num_core_restarts=lambda: client.num_core_restarts,
+            adapters=lambda: client.adapters,
         )
         client.add_core_listener(self._metrics.step_done)
         self._serving = Serving(

@@ -14,7 +14,8 @@ from pagewire.ipc.outputs import StepStats
 
 from ..client.engine_client import AsyncEngineClient
 from ..http.engine_totals import EngineTotals
-from ..http.metrics import Histogram, Metrics
+from ..http.figures import Histogram
+from ..http.metrics import Metrics
 
 MAX_VIEWERS = 32
 INTERVAL_S = 1.0

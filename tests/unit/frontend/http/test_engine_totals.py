@@ -45,8 +45,14 @@ def test_cores_side_by_side_add_up_and_one_that_restarts_goes_on_alone():
     assert (totals.total("num_generation_tokens"), totals.latest.num_running) == (71, 2)
 
 
-def test_only_steps_that_were_not_known_are_new():
-    totals = EngineTotals()
-    assert totals.update(StepStats(num_steps=3), ("a", 1), rank=0)
-    assert totals.update(StepStats(num_steps=3), ("b", 1), rank=1)
-    assert not totals.update(StepStats(num_steps=3), ("a", 1), rank=0)
+def test_what_others_know_of_cores_fills_in_and_is_counted_once():
+    totals, other = EngineTotals(), EngineTotals()
+    other.update(StepStats(num_steps=9, num_generation_tokens=90), ("a", 1))
+    other.update(StepStats(num_steps=2, num_generation_tokens=2), ("a", 2))
+    totals.update(StepStats(num_steps=3, num_generation_tokens=3, num_running=1), ("a", 2))
+    for _ in range(2):
+        totals.learn(other.cores)
+    assert (totals.total("num_generation_tokens"), totals.latest.num_running) == (93, 1)
+    other.update(StepStats(num_steps=1, num_generation_tokens=5, num_running=4), ("a", 3))
+    totals.learn(other.cores)
+    assert (totals.total("num_generation_tokens"), totals.latest.num_running) == (98, 4)

@@ -8,7 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from pagewire.frontend.http.metrics import Histogram, Metrics, RequestRecord
+from pagewire.frontend.http.figures import Histogram
+from pagewire.frontend.http.metrics import Metrics, RequestRecord
+from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.outputs import StepStats
 from tests.support.fake_core import engine_info
 from tests.support.http_server import running_server
@@ -164,11 +166,46 @@ def test_request_that_never_began_has_no_phases():
     assert value(registry, "prompt_tokens_cached_total") == 0
 
 
-def test_step_that_is_reported_twice_is_observed_once():
+def test_steps_are_counted_by_the_core_however_often_they_are_reported():
     metrics = Metrics("m", engine_info())
     for _ in range(2):
-        metrics.step_done(0, CORE, StepStats(num_steps=1, num_scheduled_tokens=20))
-    assert value(registered(metrics), "iteration_tokens_total_count") == 1
+        metrics.step_done(0, CORE, StepStats(num_steps=1, num_step_tokens=20, step_sizes=(0, 0, 0, 1, *[0] * 10)))
+    registry = registered(metrics)
+    assert value(registry, "iteration_tokens_total_count") == 1
+    assert value(registry, "iteration_tokens_total_sum") == 20
+    assert value(registry, "iteration_tokens_total_bucket", le="16.0") == 0
+    assert value(registry, "iteration_tokens_total_bucket", le="32.0") == 1
+
+
+def test_figures_of_other_frontends_are_added_and_the_engine_counts_once():
+    metrics, other = Metrics("m", engine_info()), Metrics("m", engine_info())
+    metrics.request_done(record())
+    other.request_done(record(finish_reasons=("length",)))
+    other.http_done("/v1/completions", "POST", 200, 0.4, 77)
+    metrics.step_done(0, CORE, StepStats(num_steps=3, num_generation_tokens=30, num_running=1))
+    other.step_done(0, CORE, StepStats(num_steps=4, num_generation_tokens=40, num_running=2))
+    families = {family.name: family for family in metrics.families([other.figures])}
+
+    def values(name: str) -> list[float]:
+        return [sample.value for sample in families[name].samples]
+
+    assert values("vllm:generation_tokens") == [40]
+    assert values("vllm:num_requests_running") == [2]
+    assert values("vllm:request_success") == [1, 1, 0, 0]
+    assert values("http_requests") == [1]
+    assert values("http_request_size_bytes")[-2:] == [1, 77]
+    assert sum(values("vllm:request_prompt_tokens")[-2:]) == 2 + 20
+
+
+def test_adapters_are_named_where_there_are_any():
+    metrics = Metrics(
+        "m",
+        engine_info(has_adapters=True),
+        adapters=lambda: (Adapter(name="b", load_id=1, path=""), Adapter(name="a", load_id=2, path="")),
+    )
+    labels = {"max_lora": "2", "waiting_lora_adapters": "", "running_lora_adapters": "a,b"}
+    assert value(registered(metrics), "lora_requests_info", **labels) == 1
+    assert value(registered(Metrics("m", engine_info())), "lora_requests_info", **labels) is None
 
 
 async def test_scrape_after_a_load_equals_the_usage_of_its_answers():
