@@ -11,7 +11,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,18 @@ class RunningServer:
         *,
         module: str = "pagewire",
         environment: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start `pagewire ARGUMENTS`, or another module's command line, with further environment variables."""
+        """Start `pagewire ARGUMENTS`, or another module's command line, with further environment variables.
+
+        `prefix` is a command that runs the rest of its own line, as `env` and `unshare` do.
+        """
         self._log_path = directory / "log"
         # Socket paths have a length limit, so the directory of sockets must not lie deep below pytest's own.
         self.runtime_parent = Path(tempfile.mkdtemp(prefix="pw-"))
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*prefix, sys.executable, "-m", module, *arguments],
                 stderr=log,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "TMPDIR": str(self.runtime_parent), **(environment or {})},
