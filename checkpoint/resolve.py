@@ -158,5 +158,15 @@ def _not_found_message(name: str) -> str:
         text += ", and it is no hub id, which has the form org/repo"
     packaged = PACKAGED_MODEL_NAME.lower()
     if packaged.startswith(name.lower()) or difflib.get_close_matches(name.lower(), [packaged], cutoff=0.6):
-        text += f"; did you mean {PACKAGED_MODEL_NAME} (the packaged model)?"
-    return text
+        return f"{text}; did you mean {PACKAGED_MODEL_NAME} (the packaged model)?"
+    fetched = [] if _looks_like_path(name) else _fetched_like(name)
+    return f"{text}; did you mean {fetched[0]}, which was fetched?" if fetched else text
+
+
+def _fetched_like(name: str) -> list[str]:
+    """Return the fetched models whose names are like a name, the likeliest first."""
+    from .sources.inventory import list_models
+
+    by_part = {model.name.partition("/")[2].lower(): model.name for model in list_models()}
+    close = difflib.get_close_matches(name.lower(), by_part, cutoff=0.6)
+    return [by_part[part] for part in close] or [full for part, full in by_part.items() if name.lower() in part]

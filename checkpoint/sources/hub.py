@@ -18,7 +18,6 @@ from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import read_json_object
 from ..quantization.read_config import SEPARATE_FILES
-from .large_files import fetch_large_files
 from .repo_files import INDEX_FILE, choose_gguf, companion_files, group_gguf, pickle_files, safetensors_files
 
 logger = logging.getLogger(__name__)
@@ -165,6 +164,8 @@ class _Download:
         if listing.folder is not None:
             return listing.folder
         from huggingface_hub import snapshot_download
+
+        from .large_files import fetch_large_files
 
         fetch_large_files(self._reference.repo_id, listing.commit, files, self._cache_directory)
         folder: str = snapshot_download(

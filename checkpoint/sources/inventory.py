@@ -9,7 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from .large_files import PARTIAL_SUFFIX
+from pagewire.ipc.errors import ConfigError
+
+from ..json_reader import read_json_object
+from .large_files import PARTIAL_SUFFIX, SHA256, digest_of
 from .packaged import SMOLLM2, default_cache_directory, remove_packaged_model
 from .repo_files import INDEX_FILE, group_gguf, safetensors_files
 
@@ -74,6 +77,25 @@ def partial_downloads(cache_directory: Path | None = None) -> dict[str, int]:
     return sizes
 
 
+def drop_damaged_files(model: StoredModel) -> list[str]:
+    """Remove those of a hub model's weights whose bytes are not what their names say, and return their names.
+
+    Blobs of large files are named by their digest. Those of small ones are named otherwise, and taken for right.
+
+    Raises:
+        OSError: a file can't be read or removed.
+    """
+    damaged = [
+        file
+        for file in model.files
+        if SHA256.fullmatch(file.resolve().name) and digest_of(file.resolve()) != file.resolve().name
+    ]
+    for file in damaged:
+        file.resolve().unlink()
+        file.unlink()
+    return [file.name for file in damaged]
+
+
 def remove_model(model: StoredModel) -> int:
     """Remove a model's files and return the bytes that this gave back; blobs that others use as well stay.
 
@@ -118,7 +140,7 @@ def _models_of(repo_id: str, snapshot: Path) -> Iterator[StoredModel]:
     """Yield the whole models of a snapshot: one of safetensors, and each GGUF file (or set of files)."""
     names = sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file())
     groups = group_gguf(names)
-    if "config.json" in names and (safetensors_files(names) or INDEX_FILE in names):
+    if "config.json" in names and _has_all_weights(snapshot, names):
         gguf = {name for group in groups for name in group.files}
         files = [snapshot / name for name in names if name not in gguf]
         yield _stored(repo_id, snapshot, files, "hub", snapshot.name)
@@ -126,6 +148,16 @@ def _models_of(repo_id: str, snapshot: Path) -> Iterator[StoredModel]:
         if len(group.files) == group.num_shards:
             files = [snapshot / name for name in group.files]
             yield _stored(f"{repo_id}:{group.tag or group.files[0]}", files[0], files, "hub", snapshot.name)
+
+
+def _has_all_weights(snapshot: Path, names: list[str]) -> bool:
+    if INDEX_FILE not in names:
+        return bool(safetensors_files(names))
+    try:
+        index = read_json_object(snapshot / INDEX_FILE).get_object("weight_map")
+    except ConfigError:  # a damaged file, which `pull` fetches again
+        return False
+    return index is not None and {str(name) for name in index.data.values()} <= set(names)
 
 
 def _stored(name: str, path: Path, files: list[Path], source: str, revision: str | None) -> StoredModel:

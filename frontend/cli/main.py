@@ -30,6 +30,7 @@ from .flags import (
 )
 from .keys import keys_command
 from .model import model_argument, values_with_model
+from .models import models_command
 from .quantize import quantize_command
 from .refused import explain_unknown_command
 from .run_batch import run_batch_command
@@ -105,6 +106,7 @@ def _program(launcher: Launcher | None) -> click.Group:
             chat_command(),
             complete_command(),
             run_batch_command(),
+            models_command(),
             quantize_command(),
             bench_command(),
             estimate_command(),

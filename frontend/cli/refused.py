@@ -286,6 +286,11 @@ def explain_unknown_keys_command(name: str, known: Iterable[str]) -> str:
     return _explain_command(name, known, (), "keys ")
 
 
+def explain_unknown_models_command(name: str, known: Iterable[str]) -> str:
+    """Return one line on a command of `pagewire models` that there is not."""
+    return _explain_command(name, known, (), "models ")
+
+
 def _explain_command(name: str, known: Iterable[str], not_yet: Iterable[str], group: str) -> str:
     if name.replace("_", "-") in not_yet:
         return f"the command {group}{name} is not supported yet."
