@@ -13,6 +13,8 @@ from pagewire.frontend.bench.serving.config import BenchServeConfig
 from pagewire.frontend.cli.bench import bench_command, offline_bench_flags
 from pagewire.frontend.cli.flags import build_config, config_flags, spelled_out
 from pagewire.frontend.cli.main import run
+from pagewire.frontend.cli.needless import drop_flags
+from pagewire.frontend.cli.refused import BENCH_OFFLINE
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +109,7 @@ def test_a_config_file_gives_flags(tmp_path: Path):
         (["--target", "localhost:8000"], "--target localhost:8000 must be NAME=URL"),
         (["--target", "a=http://x", "a=http://y"], "each server needs a name of its own"),
         (["--target", "a=http://x", "--base-url", "http://y"], "--target and --base-url both name servers"),
-        (["--tokenizer", "x"], "--tokenizer is not needed"),
+        (["--endpoint-type", "openai-chat"], "--endpoint-type is not taken: use --backend"),
         (["--num-prompt", "1"], "did you mean --num-prompts?"),
         (["extra"], "unexpected extra argument"),
     ],
@@ -119,6 +121,16 @@ def test_what_can_not_be_met_is_one_line_and_exit_code_2(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert part in err
+
+
+def test_flags_without_a_meaning_are_taken_with_a_line(capsys: pytest.CaptureFixture[str]):
+    assert config_of("--tokenizer", "x", "--trust-remote-code", "--num-prompts", "5") == config_of("--num-prompts", "5")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "pagewire: --tokenizer has no meaning here: tokens are counted by the server."
+    assert second.startswith("pagewire: --trust-remote-code has no meaning here: ")
+    kept, (line,) = drop_flags(["--backend", "vllm", "m"], BENCH_OFFLINE.needless, BENCH_OFFLINE.redundant)
+    assert kept == ["m"]
+    assert "it measures this engine" in line
 
 
 def test_a_benchmark_of_an_engine_takes_the_engines_flags_too():
@@ -133,7 +145,7 @@ def test_a_benchmark_of_an_engine_takes_the_engines_flags_too():
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (["throughput", "--backend", "vllm"], "--backend is not needed: it measures this engine"),
+        (["throughput", "--dataset", "x"], "--dataset is not taken: use --dataset-name and --dataset-path"),
         (["throughput", "--hf-token", "auto"], "--hf-token is not supported yet"),
         (["throughput", "--request-rate", "3"], "--request-rate is a flag of `pagewire bench serve`"),
         (["throughput", "--num-prompts", "0"], "--num-prompts"),
