@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from pagewire.ipc.errors import ConfigError
 
+from ..sources.packaged import default_cache_directory
 from .facts import TokenizerFacts
 
 logger = logging.getLogger(__name__)
@@ -33,12 +34,13 @@ _CONVERSION_TIMEOUT_S = 300.0
 _JsonObject = dict[str, Any]
 
 
-def read_directory(model_dir: Path, *, cache_dir: Path) -> tuple[Tokenizer, TokenizerFacts]:
+def read_directory(model_dir: Path, *, cache_dir: Path | None) -> tuple[Tokenizer, TokenizerFacts]:
     """Load a directory's tokenizer.
 
     Args:
         model_dir: a local directory in Hugging Face's layout.
-        cache_dir: keeps a converted tokenizer.model, so that only the first start pays for it.
+        cache_dir: keeps a converted tokenizer.model, so that only the first start pays for it; None: where the packaged
+            model is kept.
 
     Raises:
         ConfigError: if there is no tokenizer, or a file of it can't be used. The message names the file.
@@ -57,7 +59,7 @@ def read_directory(model_dir: Path, *, cache_dir: Path) -> tuple[Tokenizer, Toke
     return tokenizer, facts
 
 
-def _load_backend(model_dir: Path, cache_dir: Path) -> Tokenizer:
+def _load_backend(model_dir: Path, cache_dir: Path | None) -> Tokenizer:
     path = model_dir / "tokenizer.json"
     if path.is_file():
         return _load_json(path)
@@ -66,7 +68,7 @@ def _load_backend(model_dir: Path, cache_dir: Path) -> Tokenizer:
             f"{model_dir}: has no tokenizer: neither tokenizer.json nor tokenizer.model is there. Fetch the missing "
             "file from the model's page"
         )
-    cached = cache_dir / f"tokenizer-{_conversion_digest(model_dir)}.json"
+    cached = (cache_dir or default_cache_directory()) / f"tokenizer-{_conversion_digest(model_dir)}.json"
     if not cached.is_file():
         _convert(model_dir, cached)
     return _load_json(cached)

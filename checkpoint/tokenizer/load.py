@@ -9,7 +9,6 @@ from pathlib import Path
 
 import tokenizers
 
-from ..sources.packaged import default_cache_directory
 from .directory import read_directory
 from .facts import TokenizerFacts
 from .gguf import read_gguf
@@ -26,7 +25,7 @@ def read_tokenizer(model_path: Path, *, cache_dir: Path | None = None) -> tuple[
         ConfigError: if there is none, or it can't be used. The message names the file.
     """
     if model_path.is_dir():
-        return read_directory(model_path, cache_dir=cache_dir or default_cache_directory())
+        return read_directory(model_path, cache_dir=cache_dir)
     return read_gguf(model_path)
 
 

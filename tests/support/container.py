@@ -30,7 +30,7 @@ exec setpriv --reuid={USER_ID} --regid=0 --clear-groups --no-new-privs --boundin
 
 
 def entering(*writable: Path) -> list[str]:
-    """Return the command that runs the rest of its line in such a container, where only these directories are writable."""
+    """Return the command that runs the rest of its line in such a container; only these directories are writable."""
     assert all(" " not in str(directory) for directory in writable)
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     return [*namespaces, "sh", "-c", _ENTER, "sh", " ".join(map(str, writable))]

@@ -153,5 +153,19 @@ def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch
     assert default_cache_directory() == Path("/own")
 
 
+def test_user_without_home_keeps_models_beside_the_hubs_or_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    for variable in ("PAGEWIRE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HOME", "/models")
+    assert default_cache_directory() == Path("/models/pagewire")
+    monkeypatch.delenv("HF_HOME")
+    with pytest.raises(ConfigError, match="set PAGEWIRE_CACHE"):
+        default_cache_directory()
+
+
 def test_packaged_model_is_the_documented_one() -> None:
     assert SMOLLM2.sha256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
