@@ -18,7 +18,9 @@ from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from .bench import bench_command
 from .chat import chat_command, complete_command
+from .collect_env import collect_env_command
 from .command import CommandGroup, FlagCommand
+from .completion import completion_command
 from .estimate import estimate_command
 from .flags import (
     build_engine_config,
@@ -34,6 +36,7 @@ from .models import models_command
 from .quantize import quantize_command
 from .refused import explain_unknown_command
 from .run_batch import run_batch_command
+from .top import top_command
 
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -107,6 +110,9 @@ def _program(launcher: Launcher | None) -> click.Group:
             complete_command(),
             run_batch_command(),
             models_command(),
+            top_command(),
+            completion_command(),
+            collect_env_command(),
             quantize_command(),
             bench_command(),
             estimate_command(),

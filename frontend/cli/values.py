@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 # Lower case counts in thousands, upper case in 1024s, as vLLM has it: 1k tokens are 1000, 1K are 1024.
 _UNITS = {
@@ -130,6 +131,10 @@ class Choice(click.ParamType[str]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the choices for the help text."""
         return "|".join(self.choices)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the words that begin so."""
+        return [CompletionItem(word) for word in self.choices if word.startswith(incomplete.lower())]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word as the config spells it."""

@@ -93,7 +93,8 @@ class ServerConnection:
                     raise _refusal(response.status, await response.read(), self.url)
                 yield response
         except (aiohttp.ClientError, OSError) as exc:
-            raise MachineError(f"{self.url} can't be reached: {describe_failure(exc) or type(exc).__name__}.") from exc
+            fault = describe_failure(exc) or type(exc).__name__
+            raise MachineError(f"{self.url} can't be reached: {fault}; is `pagewire serve` running there?") from exc
 
     async def post(self, path: str, body: object) -> tuple[int, Mapping[str, str], bytes]:
         """Return status, heads and body of whatever a server answers to a POST, on this connection's loop.

@@ -1,0 +1,116 @@
+"""Looks at a server again and again, until q is pressed."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+
+from pagewire.ipc.errors import MachineError, PagewireError
+
+from ..connection import ServerConnection
+from .config import TopConfig
+from .samples import Sample, rates_between, read_sample
+from .view import Frame, draw
+
+_HISTORY = 60  # looks that the curve shows
+_LATELY = 15  # looks that latencies and shares are taken over
+_QUIT = ("q", "Q", "\x03", "\x04")
+
+Wait = Callable[[float], bool]
+
+
+def run(config: TopConfig, console: Console | None = None) -> int:
+    """Show a server's figures; return the exit code.
+
+    Raises:
+        StartError: the server can't be reached at first, wants a key, or has no metrics.
+    """
+    console = console or Console(highlight=False)
+    connection = ServerConnection(config.url, api_key=config.api_key)
+    try:
+        watch = Watch(connection)
+        if config.once or not (sys.stdin.isatty() and console.is_terminal):
+            time.sleep(config.interval)
+            console.print(draw(watch.look()))
+            return 0
+        with keys_at_once() as wait, Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(draw(watch.look()), refresh=True)
+                if wait(config.interval):
+                    return 0
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        connection.close()
+
+
+class Watch:
+    """Looks at one server; the first look is taken when it is made.
+
+    Args:
+        connection: to the server.
+        clock: in seconds; only differences count.
+
+    Raises:
+        StartError: as `run`.
+    """
+
+    def __init__(self, connection: ServerConnection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._samples = deque([self._sample()], maxlen=_LATELY)
+        self._history: deque[float] = deque(maxlen=_HISTORY)
+
+    def look(self) -> Frame:
+        """Return what happened since the last look; a server that is gone meanwhile is waited for."""
+        earlier, fault = self._samples[-1], None
+        try:
+            self._samples.append(self._sample())
+        except PagewireError as exc:
+            fault = exc.message
+        latest = self._samples[-1]
+        rates, lately = rates_between(earlier, latest), rates_between(self._samples[0], latest)
+        if fault is None:
+            self._history.append(rates.output_tokens_s)
+        return Frame(self._connection.url, latest, rates, lately, list(self._history), fault)
+
+    def _sample(self) -> Sample:
+        text = self._connection.get_text("/metrics")
+        try:
+            sample = read_sample(text, self._clock())
+        except ValueError as exc:
+            raise MachineError(f"{self._connection.url}/metrics can't be read: {exc}") from exc
+        if not sample.values:
+            raise MachineError(f"{self._connection.url}/metrics tells nothing of a model: it is no server like this.")
+        return sample
+
+
+@contextmanager
+def keys_at_once() -> Iterator[Wait]:
+    """Take keys as they are pressed; the value waits some seconds for one that quits, and tells whether one came."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def wait(seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([descriptor], [], [], left)[0] and sys.stdin.read(1) in ("", *_QUIT):
+                return True
+        return False
+
+    try:
+        tty.setcbreak(descriptor)
+        yield wait
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
