@@ -42,7 +42,8 @@ def manifest_arguments() -> list[str]:
 def image_entrypoint() -> list[str]:
     found = re.search(r'^ENTRYPOINT \["python3", "-m", "pagewire", (.*)\]$', (DEPLOY / "Dockerfile").read_text(), re.M)
     assert found
-    return json.loads(f"[{found[1]}]")
+    arguments: list[str] = json.loads(f"[{found[1]}]")
+    return arguments
 
 
 def ask(server: RunningServer, path: str, body: Any = None, *, key: str | None = "k") -> tuple[int, Any]:

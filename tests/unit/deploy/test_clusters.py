@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pagewire.frontend.cli.main import run
 from pagewire.ipc.cluster_keys import CLUSTER_KEY_VARIABLE
-from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.server_config import ListenConfig, ServerConfig
 from pagewire.version import __version__
+from tests.support.manifests import DEPLOY, started
 
-KUBERNETES = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
-
-
-class _Starts:
-    """Accepts a command line that the program would start with."""
-
-    def serve(self, engine_config: EngineConfig, server_config: ServerConfig) -> int:
-        self.engine = engine_config
-        self.port = server_config.port
-        return 0
-
-    def run_engine(self, engine_config: EngineConfig, listen_config: ListenConfig) -> int:
-        raise AssertionError("no manifest runs an engine without HTTP")
+KUBERNETES = DEPLOY / "kubernetes"
 
 
 def documents(name: str) -> dict[str, Any]:
     text = (KUBERNETES / name).read_text(encoding="utf-8")
     return {document["kind"]: document for document in yaml.safe_load_all(text)}
-
-
-def started(args: list[str], **variables: str) -> _Starts:
-    """What a command line starts, with Kubernetes's `$(NAME)` filled in."""
-    for name, value in variables.items():
-        args = [arg.replace(f"$({name})", value) for arg in args]
-    starts = _Starts()
-    assert run(args, starts) == 0
-    return starts
 
 
 @pytest.mark.parametrize(("template", "index"), [("leaderTemplate", 0), ("workerTemplate", 1)])
@@ -81,9 +57,9 @@ def test_only_the_leader_is_asked_whether_it_serves() -> None:
 def test_what_ray_places_fits_what_its_workers_have() -> None:
     cluster, deployment = (documents("ray.yaml")[kind] for kind in ("RayCluster", "Deployment"))
     (server,) = deployment["spec"]["template"]["spec"]["containers"]
-    join, name, *args = server["args"]
+    join, name, command, *args = server["args"]
     parallel = started(args).engine.parallel
-    assert (parallel.distributed_executor_backend, name) == ("ray", "pagewire")
+    assert (parallel.distributed_executor_backend, name, command) == ("ray", "pagewire", "serve")
     assert f"{cluster['metadata']['name']}-head-svc:6379" in join  # the name that KubeRay gives
     (workers,) = cluster["spec"]["workerGroupSpecs"]
     (container,) = workers["template"]["spec"]["containers"]
