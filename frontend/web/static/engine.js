@@ -111,10 +111,10 @@ export class EngineView {
     const whole = share(totals.prefix_cache_hits, totals.prefix_cache_queries);
     set("running", number(figures.running), `of ${number(rows * cores.length)} at once`);
     set("waiting", number(figures.waiting), totals.num_preemptions ? `${number(totals.num_preemptions)} preemptions so far` : "");
-    set("speed", number(figures.output), `prompts: ${number(figures.prompt)} a second`);
-    set("kv", percent(figures.kv), `${number(figures.usedBlocks)} of ${number(figures.numBlocks)} blocks`);
-    set("hits", totals.prefix_cache_queries ? percent(whole) : "-", `${number(totals.prefix_cache_hits)} prompt tokens`);
-    set("restarts", number(coreRestarts + totals.num_executor_restarts), `cores ${coreRestarts}, executors ${totals.num_executor_restarts}`);
+    set("speed", number(figures.output), `prompts ${number(figures.prompt)}/s`);
+    set("kv", percent(figures.kv), `${number(figures.usedBlocks)} of ${number(figures.numBlocks)}`);
+    set("hits", totals.prefix_cache_queries ? percent(whole) : "-", `${number(totals.prefix_cache_hits)} tokens found`);
+    set("restarts", number(coreRestarts + totals.num_executor_restarts), `core ${coreRestarts}, executor ${totals.num_executor_restarts}`);
   }
 
   showCores({ cores, block_size: blockSize }) {

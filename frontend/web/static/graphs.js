@@ -3,6 +3,7 @@
 import { make, makeSvg } from "./dom.js";
 
 const SPAN_S = 300;
+const LEAST_SPAN_S = 60; // shortly after the page was opened, for the first seconds to have some room
 const WIDTH = 300;
 const HEIGHT = 86;
 const GRAPHS = [
@@ -23,7 +24,8 @@ export class Graphs {
   add(at, figures) {
     this.points.push({ at, figures });
     while (this.points[0].at < at - SPAN_S) this.points.shift();
-    for (const graph of this.graphs) draw(graph, this.points, at);
+    const spanS = Math.max(LEAST_SPAN_S, at - this.points[0].at);
+    for (const graph of this.graphs) draw(graph, this.points, at, spanS);
   }
 }
 
@@ -34,13 +36,14 @@ function build(parent, title) {
   const line = makeSvg("path", { class: "line" });
   const svg = makeSvg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, grid, area, line);
   const top = make("span");
-  const scale = make("div", { class: "scale" }, make("span", {}, "5 min ago"), top, make("span", {}, "now"));
+  const from = make("span");
+  const scale = make("div", { class: "scale" }, from, top, make("span", {}, "now"));
   const caption = make("figcaption", {}, make("span", {}, title), value);
   parent.append(make("figure", { class: "graph" }, caption, svg, scale));
-  return { value, area, line, top, svg };
+  return { value, area, line, top, from, svg };
 }
 
-function draw(graph, points, now) {
+function draw(graph, points, now, spanS) {
   const values = points.map(({ at, figures }) => ({ at, value: figures[graph.name] }));
   // Where nothing was measured there is no value: the line goes on to the next one.
   const known = values.filter(({ value }) => value !== null);
@@ -49,7 +52,8 @@ function draw(graph, points, now) {
   graph.value.textContent = last === undefined ? "-" : graph.show(last);
   graph.top.textContent = known.length ? `highest ${graph.show(Math.max(...known.map(({ value }) => value)))}` : "";
   graph.svg.setAttribute("aria-label", `${graph.title}: ${graph.value.textContent}, ${graph.top.textContent || "nothing yet"}`);
-  const x = (at) => (((at - now + SPAN_S) / SPAN_S) * WIDTH).toFixed(1);
+  graph.from.textContent = spanS < 90 ? `${Math.round(spanS)} s ago` : `${Math.round(spanS / 60)} min ago`;
+  const x = (at) => (((at - now + spanS) / spanS) * WIDTH).toFixed(1);
   const y = (value) => (HEIGHT - 1 - (most ? (value / most) * (HEIGHT - 4) : 0)).toFixed(1);
   const path = known.map(({ at, value }) => `${x(at)} ${y(value)}`).join("L");
   graph.line.setAttribute("d", path ? `M${path}` : "");

@@ -23,7 +23,7 @@ export function showMarkdown(element, text) {
   element.blocks = blocks.map(keyOf);
 }
 
-const keyOf = (block) => `${block.kind} ${block.language ?? ""} ${block.lines.join("\n")}`;
+const keyOf = (block) => `${block.kind} ${block.language ?? block.rank ?? ""} ${block.lines.join("\n")}`;
 
 // Cuts a text into blocks: {kind, lines, ...}.
 function split(text) {
@@ -39,7 +39,20 @@ function split(text) {
     blocks.push(block);
     at = block.end;
   }
+  rankHeadings(blocks);
   return blocks;
+}
+
+// Ranks follow each other without a gap, below that of the answer itself, whatever marks a model chose.
+function rankHeadings(blocks) {
+  const open = [];
+  for (const block of blocks) {
+    if (block.kind !== "heading") continue;
+    const marks = HEADING.exec(block.lines[0])[1].length;
+    while (open.length && open.at(-1) >= marks) open.pop();
+    open.push(marks);
+    block.rank = Math.min(open.length + 2, 6);
+  }
 }
 
 function blockAt(lines, at) {
@@ -88,8 +101,7 @@ function render(block, depth) {
       return code(block);
     case "heading": {
       const [, marks, text] = HEADING.exec(block.lines[0]);
-      // The page has the first two ranks for itself.
-      return make(`h${Math.min(marks.length + 2, 6)}`, {}, ...inline(text.trimEnd().replace(/\s#+$/, "")));
+      return make(`h${block.rank}`, { data: { marks: marks.length } }, ...inline(text.trimEnd().replace(/\s#+$/, "")));
     }
     case "rule":
       return make("hr");

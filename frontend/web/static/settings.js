@@ -39,12 +39,13 @@ function sliderField({ name, title, min, max, step, start }) {
   const given = loadSettings()[name];
   const output = make("output");
   const slider = make("input", { type: "range", min, max, step, id: `set-${name}` });
-  const reset = make("button", { type: "button", class: "quiet" }, "Use the model's own");
+  const reset = make("button", { type: "button", class: "quiet small" }, "Use the model's own");
   const show = (value) => {
     slider.value = value ?? start;
     output.textContent = value ?? "the model's own";
     slider.setAttribute("aria-valuetext", output.textContent);
     reset.hidden = value === undefined;
+    slider.toggleAttribute("data-unset", value === undefined);
   };
   slider.addEventListener("input", () => {
     change(name, Number(slider.value));
@@ -68,7 +69,7 @@ function seedField() {
 }
 
 function appearanceField() {
-  const options = [["system", "As the system"], ["light", "Light"], ["dark", "Dark"]].map(([value, title]) => {
+  const options = [["system", "System"], ["light", "Light"], ["dark", "Dark"]].map(([value, title]) => {
     const input = make("input", { type: "radio", name: "appearance", value, onchange: () => window.appearance.choose(value) });
     input.checked = window.appearance.chosen() === value;
     return make("label", {}, input, title);

@@ -18,7 +18,7 @@ export class MessageView {
     const edit = iconButton("edit", "Edit this message", () => this.openEditor());
     const copy = iconButton("copy", "Copy this message", () => copyText(this.message.content, copy));
     const tools = make("div", { class: "tools" }, copy, edit);
-    this.element.append(make("span", { class: "hidden" }, "You"), text, tools);
+    this.element.append(make("h2", { class: "hidden" }, "You"), text, tools);
     return { text, tools };
   }
 
@@ -36,7 +36,7 @@ export class MessageView {
     const redo = iconButton("redo", "Answer again", () => this.actions.regenerate(this.message));
     const tools = make("div", { class: "tools" }, copy, redo);
     const foot = make("div", { class: "message-foot" }, tools, figures);
-    this.element.append(make("span", { class: "hidden" }, "Answer"), thinking, text, calls, waiting, failure, foot);
+    this.element.append(make("h2", { class: "hidden" }, "Answer"), thinking, text, calls, waiting, failure, foot);
     return { thoughts, summary, thinking, text, calls, waiting, failure, figures, foot };
   }
 
