@@ -51,6 +51,9 @@ class AdapterStore:
             self._weights[adapter.load_id] = self._reader.read(Path(adapter.path))
         except ConfigError as exc:
             raise ConfigError(f"adapter {adapter.name!r}: {exc.message}") from exc
+        except OSError as exc:
+            # The path is a client's: too long a name, a link to itself, files of others.
+            raise ConfigError(f"adapter {adapter.name!r}: its files can't be read: {exc.strerror}.") from exc
         logger.info("adapter %r: loaded in %.2f s", adapter.name, time.perf_counter() - started)
 
     def try_load(self, adapter: Adapter) -> ErrorInfo | None:

@@ -97,3 +97,10 @@ def test_a_load_that_fails_leaves_the_others(tmp_path: Path) -> None:
     assert 2 not in model.store
     model.store.unload(1)
     assert 1 not in model.store
+
+
+def test_a_path_that_the_system_refuses_is_an_error_of_the_load() -> None:
+    error = make().store.try_load(Adapter(name="b", load_id=2, path="a" * 5000))
+    assert error is not None
+    assert "File name too long" in error.message
+    assert len(error.message) < 200
