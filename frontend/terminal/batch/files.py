@@ -56,7 +56,8 @@ def answered_before(config: BatchConfig) -> frozenset[str]:
             return frozenset()
         if not config.resume:
             raise ConfigError(f"{path} has answers already: {_HINT}, or name another --output-file.")
-        kept = [(custom_id, line) for line in path.open("rb") if (custom_id := answered_id(line)) is not None]
+        with path.open("rb") as file:
+            kept = [(custom_id, line) for line in file if (custom_id := answered_id(line)) is not None]
         partial = path.with_name(f"{path.name}.partial")
         partial.write_bytes(b"".join(line for _, line in kept))
         partial.replace(path)

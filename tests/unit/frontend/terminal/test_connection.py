@@ -1,0 +1,71 @@
+"""A server as terminal commands see it: its models, its streams, its refusals in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from pagewire.frontend.terminal.address import checked_url
+from pagewire.frontend.terminal.connection import ServerConnection, explain_unknown_model, is_serving
+from pagewire.ipc.errors import ConfigError, InvalidRequest, MachineError
+from pagewire.ipc.server_config import ServerConfig
+from tests.support.http_server import joined_text, message, running_server
+
+
+async def test_models_streams_and_refusals_come_through():
+    def use(url: str) -> None:
+        connection = ServerConnection(f"{url}/v1/")
+        events: list[Any] = []
+        model = connection.choose_model(None)
+        body = {"model": model, "messages": [message("hi")], "stream": True}
+        connection.stream("/v1/chat/completions", body, events.append)
+        assert joined_text(events) == "hello"
+        with pytest.raises(ConfigError, match=f"no model other; did you mean|no model other; The server has {model}"):
+            connection.choose_model("other")
+        with pytest.raises(InvalidRequest, match="temperature"):
+            connection.stream("/v1/chat/completions", {**body, "temperature": -1}, events.append)
+        assert "vllm:num_requests_running" in connection.get_text("/metrics")
+        assert is_serving(url)
+        connection.close()
+        connection.close()
+
+    async with running_server("hello") as server:
+        await asyncio.to_thread(use, server.url)
+
+
+async def test_a_missing_key_is_told_and_a_right_one_taken():
+    def use(url: str) -> None:
+        without = ServerConnection(url)
+        with pytest.raises(ConfigError, match="give --api-key, or set PAGEWIRE_API_KEY"):
+            without.model_names()
+        without.close()
+        with_key = ServerConnection(url, api_key="secret")
+        assert with_key.model_names()
+        with_key.close()
+
+    async with running_server("hello", config=ServerConfig(api_key=("secret",))) as server:
+        await asyncio.to_thread(use, server.url)
+
+
+def test_a_server_that_is_not_there_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    connection = ServerConnection(url)
+    with pytest.raises(MachineError, match="Connection refused; is `pagewire serve` running there"):
+        connection.model_names()
+    connection.close()
+    assert not is_serving(url)
+
+
+def test_an_address_is_checked_before_anything_else():
+    assert checked_url("https://host/v1/") == "https://host"
+    with pytest.raises(ConfigError, match="must start with http"):
+        checked_url("host:8000")
+
+
+@pytest.mark.parametrize("name", ["qwen", "Qwen3-0.6b", "Qwen/Qwen3-0.6"])
+def test_a_model_that_is_nearly_there_is_named(name: str):
+    assert "did you mean Qwen/Qwen3-0.6B?" in explain_unknown_model(name, ["a/b", "Qwen/Qwen3-0.6B"])
