@@ -59,6 +59,8 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
         server_config: a frontend's; its API keys come this way for the same reason.
         listener_fds: descriptors of the sockets that it shares with other frontends.
         ready_fd: where a frontend writes a byte once it serves; -1: nobody waits for it.
+        frontend_index: which of several frontends it is.
+        exchange_fd: descriptor of the socket on which a frontend asks for what the others know.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     server_config: ServerConfig | None = None
     listener_fds: tuple[int, ...] = ()
     ready_fd: int = -1
+    frontend_index: int = 0
+    exchange_fd: int = -1
 
 
 class ChildProcess:
@@ -88,6 +92,7 @@ class ChildProcess:
                  server_keys: ServerKeys | None = None, client_keys: ClientKeys | None = None,
                  cluster_keys: ClusterKeys | None = None, host: HostSeat | None = None, engine_id: str = "",
                  server_config: ServerConfig | None = None, listener_fds: Sequence[int] = (), ready_fd: int = -1,
+                 frontend_index: int = 0, exchange_fd: int = -1,
                  pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
         """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
         self.name = name
@@ -109,6 +114,8 @@ class ChildProcess:
             server_config=server_config,
             listener_fds=tuple(listener_fds),
             ready_fd=ready_fd,
+            frontend_index=frontend_index,
+            exchange_fd=exchange_fd,
         )
         # A pipe that only the child holds is its death notice where there are no pidfds.
         self._notice_fd, child_fd = (-1, -1) if hasattr(os, "pidfd_open") else os.pipe()

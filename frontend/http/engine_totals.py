@@ -53,7 +53,8 @@ class EngineTotals:
 
     def total(self, name: str) -> float:
         """Return the total of a counter of `StepStats`: a whole number, or seconds."""
-        return sum(getattr(stats, name) for stats in self._stats.values())
+        total: float = sum(getattr(stats, name) for stats in self._stats.values())
+        return total
 
     def accepted_at(self) -> tuple[int, ...]:
         """Return how many drafts were accepted, by their place among a row's drafts."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
 
 from pagewire.ipc.errors import EngineDead, PagewireError
 from pagewire.version import __version__
 
 from ..openai.errors import error_response
 from ..openai.serving import SERVING, Serving
-
-REGISTRY = web.AppKey("registry", CollectorRegistry)
+from .together import TOGETHER
 
 # How long an engine that said nothing lately may take to answer: a death or a stop shows in /health within a second.
 PROBE_TIMEOUT_S = 0.75
@@ -37,8 +35,8 @@ async def live(_request: web.Request) -> web.Response:
 
 
 async def load(request: web.Request) -> web.Response:
-    """How many requests are being answered, those in the background among them."""
-    return web.json_response({"server_load": request.app[SERVING].admission.num_answering})
+    """How many requests are being answered by all frontends, those in the background among them."""
+    return web.json_response(await request.app[TOGETHER].load())
 
 
 async def version(_request: web.Request) -> web.Response:
@@ -48,7 +46,7 @@ async def version(_request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """All figures in Prometheus' text format."""
-    return web.Response(body=generate_latest(request.app[REGISTRY]), headers={"Content-Type": _METRICS_TYPE})
+    return web.Response(body=await request.app[TOGETHER].metrics_page(), headers={"Content-Type": _METRICS_TYPE})
 
 
 async def _find_obstacle(serving: Serving) -> PagewireError | None:

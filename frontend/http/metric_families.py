@@ -18,6 +18,7 @@ from .metric_help import HELP
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 REJECTION_REASONS = ("overloaded", "draining")
+FRONTEND_STATES = ("answering", "silent", "restarting")
 
 Samples = Iterable[tuple[dict[str, str], float]]
 
@@ -173,4 +174,4 @@ class Families:
 
 
 def _help(name: str) -> str:
-    return HELP.get(name, name.replace("_", " ").capitalize() + ".")
+    return HELP[name]

@@ -1,4 +1,4 @@
-"""What /metrics says of each family, by its name without prefix; a name that says it all is not here."""
+"""What /metrics says of each family, by its name without prefix."""
 
 from __future__ import annotations
 
@@ -35,10 +35,22 @@ HELP = {
     "request_inference_time_seconds": "From the first schedule to the last token.",
     "request_params_n": "Answers asked for.",
     "request_params_max_tokens": "Output tokens asked for.",
+    "cache_config_info": "1; its labels are the KV cache's facts.",
+    "num_preemptions": "Requests whose KV blocks were taken, to be computed again.",
+    "prompt_tokens_cached": "Prompt tokens that were found in the prefix cache, of requests that began.",
+    "prompt_tokens_by_source": "Prompt tokens by whether they were computed or found.",
+    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "inter_token_latency_seconds": "Time between output tokens.",
+    "e2e_request_latency_seconds": "From a request's arrival to its end.",
+    "request_time_per_output_token_seconds": "A request's mean time between output tokens.",
+    "request_prompt_tokens": "Prompt tokens of a request.",
+    "request_generation_tokens": "Output tokens of a request, all answers together.",
+    "request_max_num_generation_tokens": "Output tokens of a request's longest answer.",
+    "request_num_preemptions": "Times that a request was preempted.",
     "lora_requests_info": "1; its labels name the LoRA adapters that can be asked for.",
     "http_requests": "HTTP answers by route, method and status.",
     "http_request_duration_seconds": "From a request's head to its answer's end.",
     "http_request_size_bytes": "Bytes of request bodies, as their heads say.",
-    "frontends": "Frontend processes by whether they answered this scrape, or what they last said was taken.",
+    "frontends": "Frontend processes by whether they answered the scrape; silent ones count as they last did.",
     "request_prefill_kv_computed_tokens": "Prompt tokens computed, not cached.",
 }

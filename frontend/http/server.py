@@ -15,11 +15,12 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from pagewire.ipc.server_config import ServerConfig
 
 from ..anthropic import handlers as anthropic
+from ..exchange.messages import Answer, AskResponse, Question
+from ..exchange.siblings import Siblings
 from ..openai import (
     adapters,
     admin,
@@ -34,6 +35,7 @@ from ..openai import (
 )
 from ..openai.bodies import description
 from ..openai.responses import handlers as responses
+from ..openai.responses.shared import SHARED, SharedResponses
 from ..openai.responses.store import STORE, ResponseStore
 from ..openai.serving import SERVING, Serving
 from ..web.engine_events import FEED, watch_engine
@@ -46,6 +48,7 @@ from .http_protocol import HTTPProtocol
 from .middleware import add_headers_of_all_answers, leave_expect_to_middleware, middlewares
 from .root_path import serve_below
 from .sse import StreamTimes
+from .together import TOGETHER, Together
 
 # A context of a million tokens, as text or as ids. Decoding holds the event loop: 20 ms for 8 MiB of text, 0.35 s for a
 # list of four million one-digit ids (measured on a busy 2-core machine). Bodies of as many lists would take seconds and
@@ -56,12 +59,13 @@ _SHORTEST_TIMEOUT_S = 0.001  # aiohttp takes 0 for "no limit"
 _TLS_HANDSHAKE_TIMEOUT_S = 10.0
 
 
-def create_app(serving: Serving, config: ServerConfig) -> web.Application:
+def create_app(serving: Serving, config: ServerConfig, siblings: Siblings | None = None) -> web.Application:
     """Build the application of one served model.
 
     Args:
         serving: the model and its engine, ready for requests.
         config: the API keys and the allowed origins are read from it.
+        siblings: other frontends of the same server; `answer_siblings` is for them.
 
     Raises:
         ConfigError: the file of keys can't be read.
@@ -72,12 +76,9 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     )
     add_headers_of_all_answers(app, cross_origin)
     app[SERVING] = serving
-    registry = CollectorRegistry()
-    registry.register(serving.metrics)
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
-    app[health.REGISTRY] = registry
+    app[TOGETHER] = Together(serving, siblings)
     app[STORE] = ResponseStore(config.max_stored_responses)
+    app[SHARED] = SharedResponses(app[STORE], siblings)
     app[FEED] = EngineFeed(serving.generator.client, serving.metrics)
     app.on_shutdown.append(_end_background_work)
     app[admin.IS_ENABLED] = config.enable_admin
@@ -86,6 +87,13 @@ def create_app(serving: Serving, config: ServerConfig) -> web.Application:
     if config.ui:
         _add_page(app.router)
     return app
+
+
+async def answer_siblings(app: web.Application, question: Question) -> Answer:
+    """Return what this frontend alone has to say to another one's question."""
+    if isinstance(question, AskResponse):
+        return app[SHARED].answer(question)
+    return app[TOGETHER].answer(question)
 
 
 async def _end_background_work(app: web.Application) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,6 +14,7 @@ from pagewire.ipc.server_config import ServerConfig
 
 from ..answers.answer_formats import find_formats
 from ..client.engine_client import AsyncEngineClient
+from ..exchange.siblings import Siblings
 from ..openai.serving import Serving
 from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
@@ -35,12 +37,21 @@ class HTTPService:
         text: the model's text side.
         chats: makes prompts of chats.
         config: keys, certificates, limits and what to log.
+        siblings: the other frontends of this server, if there are any.
 
     Raises:
         ConfigError: a file of keys or certificates can't be used.
     """
 
-    def __init__(self, client: AsyncEngineClient, text: TextSide, chats: ChatRenderer, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        client: AsyncEngineClient,
+        text: TextSide,
+        chats: ChatRenderer,
+        config: ServerConfig,
+        siblings: Siblings | None = None,
+    ) -> None:
+        self._siblings = siblings
         self._client = client
         self._config = config
         self._tls = load_tls(config)
@@ -71,7 +82,7 @@ class HTTPService:
             response_role=config.response_role,
             times=StreamTimes(keep_alive_s=config.sse_keep_alive_interval or NEVER_S),
         )
-        self._app = server.create_app(self._serving, config)
+        self._app = server.create_app(self._serving, config, siblings)
 
     @asynccontextmanager
     async def serving(self, listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
@@ -81,6 +92,9 @@ class HTTPService:
                 log = StatsLog(self._metrics.totals, self._client.info.device, time.monotonic)
                 task = asyncio.create_task(log.run())
                 stack.callback(task.cancel)
+            if self._siblings is not None:
+                await self._siblings.attach(functools.partial(server.answer_siblings, self._app))
+                stack.push_async_callback(self._siblings.aclose)
             await stack.enter_async_context(
                 server.serve(
                     self._app,

@@ -15,6 +15,7 @@ from pagewire.ipc.process import Bootstrap, ParentWatch, read_bootstrap, wake_wh
 
 from ..client.core_link import LinkOptions
 from ..client.engine_client import AsyncEngineClient
+from ..exchange.siblings import Siblings
 from ..http.listener import take_listeners
 from .serving import leave, read_own_keys, serve_http
 from .shutdown import ParentOrders, Stopped, until_stopped
@@ -75,6 +76,7 @@ async def _serve(bootstrap: Bootstrap) -> int:
                 orders,
                 StartupReport(),
                 lambda _client: _tell_ready(bootstrap.ready_fd),
+                Siblings(bootstrap.frontend_index, server_config.api_server_count, bootstrap.exchange_fd),
             )
     except Stopped:
         return orders.exit_code

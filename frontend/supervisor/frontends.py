@@ -21,6 +21,7 @@ from pagewire.ipc.restart_budget import RestartBudget
 from pagewire.ipc.server_config import ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
+from ..exchange.switchboard import Switchboard
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Frontends:
         self._address = address
         self._listener_fds = [listener.fileno() for listener in listeners]
         self._children: dict[int, _Frontend] = {}
+        self._switchboard = Switchboard(server_config.api_server_count)
         self._num_awaited = server_config.api_server_count
         self._are_ready = asyncio.Event()
         self._has_failed = asyncio.Event()
@@ -111,16 +113,20 @@ class Frontends:
         has_served = False
         while True:
             try:
-                child = self._children[index] = _Frontend(*self._start(name))
+                process, ready_fd, line = self._start(name, index)
             except OSError as exc:
                 self._fail(f"{name} can't be started: {exc.strerror or exc}.")
                 return
+            child = self._children[index] = _Frontend(process, ready_fd)
+            attached = asyncio.create_task(self._switchboard.attach(index, line))
             if await child.until_ready():
                 budget.start_succeeded()
                 if not has_served:
                     has_served = True
                     self._count_ready()
             code = await child.until_ended()
+            attached.cancel()
+            await asyncio.wait({attached})
             if self._stops():
                 return
             if not has_served:
@@ -138,9 +144,10 @@ class Frontends:
     def _stops(self) -> bool:
         return self._is_stopping
 
-    def _start(self, name: str) -> tuple[ChildProcess, int]:
-        """Return a new process, and a descriptor from which a byte comes when it serves."""
+    def _start(self, name: str, index: int) -> tuple[ChildProcess, int, socket.socket]:
+        """Return a new process, a descriptor from which a byte comes when it serves, and the line to it."""
         ready_fd, its_fd = os.pipe()
+        line, its_line = socket.socketpair()
         process = ChildProcess(
             self._module,
             name=name,
@@ -151,10 +158,13 @@ class Frontends:
             server_config=self._server_config,
             listener_fds=self._listener_fds,
             ready_fd=its_fd,
-            pass_fds=[*self._listener_fds, its_fd],
+            frontend_index=index,
+            exchange_fd=its_line.fileno(),
+            pass_fds=[*self._listener_fds, its_fd, its_line.fileno()],
         )
         os.close(its_fd)
-        return process, ready_fd
+        its_line.close()
+        return process, ready_fd, line
 
     def _count_ready(self) -> None:
         self._num_awaited -= 1

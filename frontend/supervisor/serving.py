@@ -20,6 +20,7 @@ from pagewire.ipc.server_config import ServerConfig
 
 from ..client.engine_client import AsyncEngineClient
 from ..client.key_files import read_client_keys
+from ..exchange.siblings import Siblings
 from .shutdown import StopRequests, serve_until_stopped, until_stopped
 from .startup_report import StartupReport
 
@@ -39,6 +40,7 @@ async def serve_http(
     requests: StopRequests,
     report: StartupReport,
     on_ready: Callable[[AsyncEngineClient], None],
+    siblings: Siblings | None = None,
 ) -> int:
     """Load the text side while the engine loads, then serve until a stop or the engine's end; return the exit code.
 
@@ -51,6 +53,7 @@ async def serve_http(
         requests: for an end.
         report: takes the phases of this process.
         on_ready: called when requests are answered.
+        siblings: the other frontends of this server, if there are any.
 
     Raises:
         Stopped: an end was asked for before that.
@@ -59,7 +62,7 @@ async def serve_http(
 
     async with _text_side(model_path, engine_config, server_config, report, requests) as (text, chats):
         client = await until_stopped(connect(), requests.first)
-        service = HTTPService(client, text, chats, server_config)
+        service = HTTPService(client, text, chats, server_config, siblings)
         async with service.serving(listeners):
             requests.check()
             on_ready(client)

@@ -21,6 +21,7 @@ from .answer import DeletedResponse, InputItemList, ResponseObject
 from .answering import Answering
 from .conversation import chat_request, input_items
 from .request import ResponseRequest
+from .shared import SHARED, SharedResponses, fields_of, items_of
 from .store import STORE, JsonObject, ResponseStore
 
 _BODY = JsonBody(ResponseRequest)
@@ -32,7 +33,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     serving, store = request.app[SERVING], request.app[STORE]
     body = await _BODY.read(request)
     _check(body, store)
-    history = _history(body, store)
+    history = await _history(body, request.app[SHARED])
     own = [_with_id(item) for item in input_items(body)]
     response_id = f"resp_{uuid.uuid4().hex}"
     async with contextlib.AsyncExitStack() as stack:
@@ -61,25 +62,26 @@ async def retrieve_response(request: web.Request) -> web.Response:
     """Return a stored response."""
     if request.query.get("stream", "false") == "true":
         raise InvalidRequest("Stored responses can't be streamed; leave out stream.", param="stream")
-    stored = request.app[STORE].get(request.match_info["response_id"])
-    return json_response(stored.response, request_id(request))
+    found = await request.app[SHARED].find(request.match_info["response_id"])
+    return _raw_response(found.response_json, request)
 
 
 async def cancel_response(request: web.Request) -> web.Response:
     """End a response that is made in the background."""
-    return json_response(request.app[STORE].cancel(request.match_info["response_id"]), request_id(request))
+    found = await request.app[SHARED].find(request.match_info["response_id"], "cancel")
+    return _raw_response(found.response_json, request)
 
 
 async def delete_response(request: web.Request) -> web.Response:
     """Forget a stored response."""
     response_id = request.match_info["response_id"]
-    request.app[STORE].delete(response_id)
+    await request.app[SHARED].find(response_id, "delete")
     return json_response(DeletedResponse(id=response_id), request_id(request))
 
 
 async def list_input_items(request: web.Request) -> web.Response:
     """Return a page of what a stored response answered, the newest first unless `order` is asc."""
-    items = request.app[STORE].get(request.match_info["response_id"]).items
+    items = items_of(await request.app[SHARED].find(request.match_info["response_id"]))
     order = request.query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest(f"order must be asc or desc; got {order[:100]!r}.", param="order")
@@ -126,17 +128,21 @@ def _check(body: ResponseRequest, store: ResponseStore) -> None:
         raise InvalidRequest("This server stores no responses (--max-stored-responses 0).", param="background")
 
 
-def _history(body: ResponseRequest, store: ResponseStore) -> list[JsonObject]:
+def _raw_response(body: bytes, request: web.Request) -> web.Response:
+    return json_response(msgspec.Raw(body), request_id(request))
+
+
+async def _history(body: ResponseRequest, responses: SharedResponses) -> list[JsonObject]:
     """Return the items of the responses that a request goes on from."""
     if body.previous_response_id is None:
         return []
-    previous = store.get(body.previous_response_id, param="previous_response_id")
-    if previous.response.status in ("queued", "in_progress"):
+    previous = await responses.find(body.previous_response_id, param="previous_response_id")
+    response = fields_of(previous)
+    if response["status"] in ("queued", "in_progress"):
         raise InvalidRequest(
             "The previous response is still in progress; wait until it has ended.", param="previous_response_id"
         )
-    output: list[JsonObject] = msgspec.to_builtins(previous.response.output)
-    return [*previous.items, *output]
+    return [*items_of(previous), *response["output"]]
 
 
 def _with_id(item: JsonObject) -> JsonObject:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -230,13 +228,6 @@ async def test_scrape_has_every_name_that_dashboards_read():
                 families = {family.name for family in text_string_to_metric_families(await response.text())}
             assert {f"vllm:{name}" for name in _DASHBOARD_NAMES.split()} <= families
             assert "process_resident_memory_bytes" in families
-
-
-def test_every_family_stands_in_the_document():
-    metrics = Metrics("m", engine_info())
-    page = (Path(__file__).resolve().parents[4] / "docs" / "http-server.md").read_text(encoding="utf-8")
-    names = [family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()]
-    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_memory_waste_and_row_use_can_be_read_off_a_scrape():

@@ -1,0 +1,86 @@
+"""Stored responses, wherever they are: each is kept by the frontend that made it, and any frontend is asked for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from pagewire.ipc.errors import NotFound, Overloaded, PagewireError
+
+from ...exchange.messages import Answer, AskResponse, FoundResponse, ResponseAction
+from ...exchange.siblings import Siblings
+from ..bodies.json_body import encode_json
+from .store import JsonObject, ResponseStore
+
+
+class SharedResponses:
+    """See the module.
+
+    Args:
+        store: of this frontend.
+        siblings: the other frontends; None: there are none.
+    """
+
+    def __init__(self, store: ResponseStore, siblings: Siblings | None) -> None:
+        self._store = store
+        self._siblings = siblings
+
+    async def find(
+        self, response_id: str, action: ResponseAction = "get", *, param: str = "response_id"
+    ) -> FoundResponse:
+        """Return a stored response, of which `delete` and `cancel` are done as well.
+
+        Raises:
+            NotFound: there is none of this id, or not any more.
+            InvalidRequest: it is to be cancelled, and is not made in the background.
+            Overloaded: it was not found, and a frontend that may have it does not answer.
+        """
+        try:
+            return self._do(response_id, action, param=param)
+        except NotFound as not_found:
+            if self._siblings is None:
+                raise
+            answer = await self._siblings.response(response_id, action)
+            if answer.error is not None:
+                raise PagewireError.from_info(answer.error) from None
+            if answer.found is not None:
+                return answer.found
+            if answer.num_missing:
+                raise Overloaded(
+                    f"{answer.num_missing} of {self._siblings.count} frontends do not answer, and the response may be "
+                    "there; try again.",
+                    param=param,
+                ) from None
+            raise not_found
+
+    def answer(self, question: AskResponse) -> Answer:
+        """Return what this frontend alone has of it."""
+        try:
+            return Answer(found=self._do(question.response_id, question.action, param="response_id"))
+        except NotFound:
+            return Answer()
+        except PagewireError as error:
+            return Answer(error=error.to_info())
+
+    def _do(self, response_id: str, action: ResponseAction, *, param: str) -> FoundResponse:
+        if action == "cancel":
+            self._store.cancel(response_id)
+        stored = self._store.get(response_id, param=param)
+        if action == "delete":
+            self._store.delete(response_id)
+        return FoundResponse(encode_json(stored.response), stored.items_json)
+
+
+def items_of(found: FoundResponse) -> list[JsonObject]:
+    """Return the input that a response answered."""
+    return msgspec.json.decode(found.items_json, type=list[JsonObject])
+
+
+def fields_of(found: FoundResponse) -> dict[str, Any]:  # Any: JSON
+    """Return a response's fields as clients see them."""
+    return msgspec.json.decode(found.response_json, type=dict[str, Any])
+
+
+SHARED = web.AppKey("shared_responses", SharedResponses)
