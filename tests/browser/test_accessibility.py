@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tests.support.browser import PageDriver, served_page
 
 pytestmark = pytest.mark.slow
 
-_AXE = Path(os.environ.get("PAGEWIRE_AXE", ".venv-browser/node_modules/axe-core/axe.min.js"))
+_AXE = Path(sys.prefix) / "share/axe-core/axe.min.js"
 
 NAME_OF_FOCUS = "const e = document.activeElement; return e.id || e.getAttribute('aria-label') || e.textContent"
 

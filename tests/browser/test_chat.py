@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from pagewire.frontend.answers.answer_formats import AnswerFormats, ReasoningFormat
+from pagewire.frontend.answers.tool_parsers.formats import ToolFormat
 from pagewire.ipc.requests import AbortRequests, AddRequest
 from pagewire.ipc.server_config import ServerConfig
 from tests.support.browser import PageDriver, served_page
@@ -70,6 +72,27 @@ def test_an_answer_streams_and_is_shown_with_its_figures(browser):
         assert "tokens/s" in page.find(".figures").text
         page.shoot("chat")
         assert page.complaints() == []
+
+
+def test_reasoning_is_folded_and_calls_of_tools_are_shown(browser):
+    formats = AnswerFormats(tools=ToolFormat.HERMES, reasoning=ReasoningFormat.QWEN3)
+    with served_page("<think>two and two</think>Four.", info=CONTEXT, formats=formats) as served:
+        page = PageDriver(browser, served.url)
+        page.send("2 + 2?")
+        page.until(page.is_idle, "the answer")
+        assert page.answer() == "Four."
+        thoughts = page.find(".thinking .text")
+        assert not thoughts.is_displayed()
+        page.find(".thinking summary").click()
+        assert thoughts.text == "two and two"
+        message = {"id": "m", "role": "assistant", "content": "", "calls": [{"name": "add", "text": '{"a": 2}'}]}
+        entry = {"id": "c", "title": "c", "size": 1}
+        for name, kept in (("pagewire.conversations", [entry]), ("pagewire.conversation.c", [message])):
+            page.run(f"localStorage['{name}'] = {json.dumps(json.dumps(kept))}")
+        browser.refresh()
+        page.find(".conversation-name").click()
+        assert page.find(".tool-call p").text == "Calls add"
+        assert json.loads(page.find(".tool-call pre").text) == {"a": 2}
 
 
 def test_stop_ends_the_answer_and_the_request(browser):

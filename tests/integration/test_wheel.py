@@ -71,6 +71,8 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path):
     }
     assert modules == expected
     assert "pagewire/py.typed" in names
+    page = {f"pagewire/frontend/web/static/{path.name}" for path in (ROOT / "frontend/web/static").iterdir()}
+    assert page <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

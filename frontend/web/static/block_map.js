@@ -53,7 +53,7 @@ export class CoreCard {
     const width = canvas.clientWidth;
     const cells = cellsOf(this.core);
     const { size, columns } = gridOf(width, cells.length);
-    const height = Math.ceil(cells.length / columns) * size;
+    const height = Math.ceil(Math.ceil(cells.length / columns) * size);
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
@@ -96,7 +96,8 @@ function cellsOf({ cells, samples_per_cell: samples }) {
 function gridOf(width, count) {
   let size = MAX_CELL;
   while (size > 3 && Math.ceil(count / Math.floor(width / size)) * size > MAX_HEIGHT) size -= 1;
-  return { size, columns: Math.max(1, Math.floor(width / size)) };
+  const columns = Math.max(1, Math.floor(width / size));
+  return { size: width / columns, columns };
 }
 
 function countsOf({ cells, num_blocks: total, num_used_blocks: inUse }) {
