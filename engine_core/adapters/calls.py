@@ -104,8 +104,7 @@ class AdapterCalls:
 
     def let_go(self, used: Collection[int]) -> None:
         """Have the executors forget adapters that have no name and no request; see `AdapterRegistry.let_go`."""
-        if self._epoch is None:  # the next executors are given none of them
-            self._registry.let_go(used)
+        if self._epoch is None:  # executors that start may have been given them already, and have to hear of it
             return
         for load_id in self._registry.let_go(used):
             self._order(UnloadAdapter(executor_epoch=self._epoch, load_id=load_id))

@@ -97,6 +97,18 @@ def test_an_adapter_that_is_unloaded_goes_with_its_last_request() -> None:
     assert scene.orders == [UnloadAdapter(executor_epoch=EPOCH, load_id=load_id)]
 
 
+def test_executors_that_were_starting_are_rid_of_what_was_unloaded_meanwhile() -> None:
+    scene = Scene("a=/a", is_ready=False)
+    load_id = scene.registry.find("a")
+    scene.ask("unload_adapter", "a")
+    scene.calls.let_go(())
+    assert scene.orders == []
+    scene.calls.executors_ready(EPOCH, ())
+    scene.calls.let_go(())
+    assert scene.orders == [UnloadAdapter(executor_epoch=EPOCH, load_id=load_id)]
+    assert scene.registry.held == []
+
+
 def test_adapters_that_can_not_be_read_again_are_told_of() -> None:
     scene = Scene("a=/a", "b=/b")
     scene.calls.executors_lost()
