@@ -79,7 +79,7 @@ class GrammarHelper:
         """Return a grammar in the library's language, once it has compiled.
 
         Raises:
-            InvalidRequest: it doesn't compile, or not within its time.
+            InvalidRequest: it doesn't compile, or not within its time; or the process can't read the vocabulary.
             EngineError: the process can't be started, or ends though nothing was asked of it.
         """
         self.start()
@@ -91,6 +91,9 @@ class GrammarHelper:
             except (EOFError, OSError) as exc:
                 self.end()
                 raise EngineError(f"The process that compiles grammars did not start: {exc or 'no answer'}.") from exc
+            except PagewireError:  # it has no vocabulary: the next grammar finds a process that tries to read it anew
+                self.end()
+                raise
             self._is_loaded = True
         try:
             self._pair.settimeout(self._limit_s)

@@ -58,3 +58,11 @@ def test_process_that_ends_over_a_grammar_is_replaced(helper):
     os.kill(helper._process.pid, signal.SIGKILL)
     helper._process.wait(10)
     assert helper.prove(GOOD)
+
+
+def test_vocabulary_that_can_not_be_read_is_said_at_once_each_time(tmp_path):
+    helper = GrammarHelper(VocabularySource(model_path=str(tmp_path), vocab_size=10), log_level="warning")
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="vocabulary"):
+            helper.prove(GOOD)
+    helper.end()
