@@ -135,7 +135,10 @@ def _fetch_rest(file: _File, opened: BinaryIO) -> None:
                 _copy(file, opened, bar)
             except (OSError, http.client.HTTPException) as exc:
                 failures = 1 if opened.tell() > begin else failures + 1
-                is_answer = isinstance(exc, urllib.error.HTTPError) and exc.code < 500
+                is_answer = False
+                if isinstance(exc, urllib.error.HTTPError):
+                    exc.close()  # it is also the answer, with its connection
+                    is_answer = exc.code < 500
                 if is_answer or failures == _TRIES:
                     raise exc if isinstance(exc, OSError) else OSError(f"{file.name}: {exc!r}") from exc
 
