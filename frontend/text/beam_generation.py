@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from pagewire.ipc.errors import DeadlineExceeded, InvalidRequest
+from pagewire.ipc.errors import DeadlineExceeded, InvalidRequest, RequestError
 from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
 from pagewire.ipc.requests import AddRequest, GenerateTask
 from pagewire.ipc.sampling_params import SamplingParams
@@ -117,11 +117,14 @@ class BeamGeneration(Generation):
 
     async def _step(self, beams: Sequence[Beam]) -> list[TokenLogprobs]:
         # All at once: they share the engine's step.
-        self._streams = [self._client.submit(self._step_request(beam.token_ids)) for beam in beams]
+        requests = [self._step_request(beam.token_ids) for beam in beams]
+        self._streams = [self._client.submit(request) for request in requests]
         return [await self._read(stream) for stream in self._streams]
 
     async def _read(self, stream: TokenStream) -> TokenLogprobs:
         entries = [entry async for delta in stream for entry in delta.logprobs]
+        if not entries:
+            raise RequestError("The request was aborted before its beam search was over.")
         assert len(entries) == 1, "a step draws one token"
         return entries[0]
 
