@@ -14,7 +14,7 @@ from .kv.free_queue import Block
 from .output_processor import OutputProcessor
 from .request import Child, ChildStatus
 
-# 8192 blocks are looked at in a millisecond, of a pool of any size.
+# So many blocks are looked at in 1 to 3 ms, whatever the pool (20,000 and 500,000 blocks on a busy 2-core machine).
 MAX_CELLS = 2048
 MAX_SAMPLES_PER_CELL = 4
 MAX_REQUESTS = 100

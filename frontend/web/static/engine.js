@@ -114,7 +114,8 @@ export class EngineView {
     set("speed", number(figures.output), `prompts ${number(figures.prompt)}/s`);
     set("kv", percent(figures.kv), `${number(figures.usedBlocks)} of ${number(figures.numBlocks)}`);
     set("hits", totals.prefix_cache_queries ? percent(whole) : "-", `${number(totals.prefix_cache_hits)} tokens found`);
-    set("restarts", number(coreRestarts + totals.num_executor_restarts), `core ${coreRestarts}, executor ${totals.num_executor_restarts}`);
+    const restarts = coreRestarts + totals.num_executor_restarts;
+    set("restarts", number(restarts), restarts ? `cores ${coreRestarts}, executors ${totals.num_executor_restarts}` : "");
   }
 
   showCores({ cores, block_size: blockSize }) {

@@ -56,7 +56,7 @@ function draw(graph, points, now, spanS) {
   const x = (at) => (((at - now + spanS) / spanS) * WIDTH).toFixed(1);
   const y = (value) => (HEIGHT - 1 - (most ? (value / most) * (HEIGHT - 4) : 0)).toFixed(1);
   const path = known.map(({ at, value }) => `${x(at)} ${y(value)}`).join("L");
-  graph.line.setAttribute("d", path ? `M${path}` : "");
+  graph.line.setAttribute("d", path ? `M${path}h.01` : ""); // so that one point alone is a dot
   const isArea = known.length > 1;
   graph.area.setAttribute("d", isArea ? `M${path}L${x(known.at(-1).at)} ${HEIGHT}L${x(known[0].at)} ${HEIGHT}Z` : "");
 }

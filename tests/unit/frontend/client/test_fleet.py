@@ -250,3 +250,14 @@ async def test_engine_without_its_second_core_is_not_attached_to(pair: CoresSide
     await pair.start(0)
     with pytest.raises(EngineDead, match=r"core\.sock\.1 within"):
         await AsyncEngineClient.connect(pair.address, timeout_s=0.2)
+
+
+async def test_each_core_answers_for_itself_and_one_that_is_gone_for_nobody(pair: CoresSideBySide):
+    for rank in range(2):
+        core = await pair.start(rank)
+        core.answers["view"] = {"rank": rank}
+    async with await connect(pair) as client:
+        assert await client.call_each("view", timeout_s=5) == [{"rank": 0}, {"rank": 1}]
+        await pair.kill(0)
+        await until(lambda: not client._fleet.sessions[0].link.is_attached)
+        assert await client.call_each("view", timeout_s=5) == [None, {"rank": 1}]
