@@ -23,7 +23,7 @@ def main() -> int:
     except ProtocolError as exc:
         sys.stderr.write(f"{exc}\n")
         return 2
-    setup_logging(bootstrap.name, bootstrap.log_level)
+    setup_logging(bootstrap.name, bootstrap.log_level, bootstrap.log_format)
     wake_when_parent_ends()
     assert bootstrap.config is not None
     try:

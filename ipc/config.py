@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from .errors import ConfigError
 from .grammar_config import GrammarConfig
+from .logs import LogFormat
 from .lora_config import LoraConfig
 from .parallel_config import ParallelConfig
 from .speculative_config import SpeculativeConfig
@@ -281,6 +282,9 @@ class EngineConfig(_Config, frozen=True, kw_only=True):
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     log_level: Annotated[LogLevel, Meta(description="How much the processes log.")] = "info"
+    log_format: Annotated[
+        LogFormat, Meta(description="How they log: text for people, or an object of JSON a line.")
+    ] = "text"
 
     def __post_init__(self) -> None:
         if self.observability.profile_steps is not None and self.parallel.is_on_other_hosts:

@@ -27,6 +27,7 @@ from .config import EngineConfig
 from .curve import ClientKeys, ServerKeys
 from .errors import ProtocolError
 from .hosts import HostSeat
+from .logs import LogFormat, current_log_format
 from .server_config import ServerConfig
 
 _PR_SET_PDEATHSIG = 1
@@ -68,6 +69,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
     parent_pid: int
     runtime_dir: str
     log_level: str = "info"
+    log_format: LogFormat = "text"
     started_by_main_thread: bool = False
     core_epoch: int = 1
     num_blocks: int | None = None
@@ -93,8 +95,11 @@ class ChildProcess:
                  cluster_keys: ClusterKeys | None = None, host: HostSeat | None = None, engine_id: str = "",
                  server_config: ServerConfig | None = None, listener_fds: Sequence[int] = (), ready_fd: int = -1,
                  frontend_index: int = 0, exchange_fd: int = -1,
-                 pass_fds: Sequence[int] = ()) -> None:  # fmt: skip
-        """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers."""
+                 pass_fds: Sequence[int] = (), log_format: LogFormat | None = None) -> None:  # fmt: skip
+        """Start `python -m module` and hand it its bootstrap; `pass_fds` stay open in it, under the same numbers.
+
+        Without a `log_format` it logs as this process does.
+        """
         self.name = name
         bootstrap = Bootstrap(
             name=name,
@@ -102,6 +107,7 @@ class ChildProcess:
             parent_pid=os.getpid(),
             runtime_dir=str(runtime_dir),
             log_level=log_level,
+            log_format=log_format or current_log_format(),
             started_by_main_thread=threading.current_thread() is threading.main_thread(),
             core_epoch=core_epoch,
             num_blocks=num_blocks,

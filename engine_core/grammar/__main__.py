@@ -55,7 +55,7 @@ def main() -> int:
         sys.stderr.write(f"{exc}\n")
         return 2
     die_with_parent(bootstrap)
-    setup_logging(bootstrap.name, bootstrap.log_level)
+    setup_logging(bootstrap.name, bootstrap.log_level, bootstrap.log_format)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere it is not kept
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))

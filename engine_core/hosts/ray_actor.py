@@ -50,6 +50,7 @@ class HostActor:
             address=order.address,
             runtime_dir=Path(tempfile.gettempdir()),
             log_level=order.config.log_level,
+            log_format=order.config.log_format,
             config=_with_local_model(order.config),
             client_keys=order.keys,
             host=order.seat,

@@ -33,7 +33,7 @@ def main() -> int:
     except ProtocolError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return ConfigError.exit_code
-    setup_logging(bootstrap.name, bootstrap.log_level)
+    setup_logging(bootstrap.name, bootstrap.log_level, bootstrap.log_format)
     die_with_parent(bootstrap)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = open_socket(context, zmq.DEALER)

@@ -106,7 +106,7 @@ def engine_to_start(given: Mapping[str, object], url: str | None) -> EngineConfi
         ConfigError: flags of an engine were given for a server that runs.
     """
     fields = {flag.field: flag.name for flag in engine_flags()}
-    about_engine = [fields[field] for field in given if field in fields and field != "log_level"]
+    about_engine = [fields[field] for field in given if field in fields and field not in ("log_level", "log_format")]
     if url is not None:
         if about_engine:
             raise ConfigError(

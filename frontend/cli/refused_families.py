@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, str] = {
     **dict.fromkeys(("grpc", "cohere-", "anthropic-"), "it serves OpenAI's API, and Anthropic's messages, over HTTP"),
     **dict.fromkeys(("logging-config", "log-config-", "log-outputs", "log-deltas", "log-error-", "logging-iteration-",
                      "custom-histogram-", "layerwise-nvtx-", "profiler-", "aux-output-"),
-                    "--log-level, /metrics and --profile-steps show what the engine does"),
+                    "--log-level, --log-format, /metrics and --profile-steps show what the engine does"),
     **dict.fromkeys(("sleep-", "cumem-", "nccl-comm-"), "sleeping needs no flags but --enable-admin"),
     **dict.fromkeys(("fault-tolerance", "watchdog-"), "what dies is always replaced (--stall-limit, --max-restarts)"),
     "prompt-embeds": "prompts are texts or token ids",

@@ -31,7 +31,7 @@ def main() -> int:
     except ProtocolError as exc:
         sys.stderr.write(f"{exc}\n")
         return 2
-    setup_logging(bootstrap.name, bootstrap.log_level)
+    setup_logging(bootstrap.name, bootstrap.log_level, bootstrap.log_format)
     wake_when_parent_ends()
     try:
         return leave(uvloop.run(_serve(bootstrap)))

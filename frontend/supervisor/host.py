@@ -41,7 +41,7 @@ def run_host(config: EngineConfig, *, agent_module: str = _AGENT) -> int:
         StartError: what the command line asks can't be met, or the machine lacks something.
     """
     parallel = config.parallel
-    setup_logging(f"host {parallel.node_rank}", config.log_level)
+    setup_logging(f"host {parallel.node_rank}", config.log_level, config.log_format)
     exit_at_sigterm()
     config = prepare_engine(config)
     cluster_keys = read_cluster_keys(parallel)

@@ -53,7 +53,7 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
     """
     if engine_config.parallel.node_rank > 0:
         return run_host(engine_config)
-    setup_logging("frontend", engine_config.log_level)
+    setup_logging("frontend", engine_config.log_level, engine_config.log_format)
     exit_at_sigterm()
     report = StartupReport()
     with open_listeners(server_config) as listeners:
@@ -80,7 +80,7 @@ def run_engine(engine_config: EngineConfig, listen_config: ListenConfig) -> int:
     """
     if engine_config.parallel.node_rank > 0:
         return run_host(engine_config)
-    setup_logging("engine", engine_config.log_level)
+    setup_logging("engine", engine_config.log_level, engine_config.log_format)
     exit_at_sigterm()
     listen, curve_key = listen_config.listen, listen_config.curve_key
     for rank in range(engine_config.parallel.data_parallel_size):

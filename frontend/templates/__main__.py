@@ -28,7 +28,7 @@ def main() -> int:
         sys.stderr.write(f"{exc}\n")
         return 2
     die_with_parent(bootstrap)
-    setup_logging(bootstrap.name, bootstrap.log_level)
+    setup_logging(bootstrap.name, bootstrap.log_level, bootstrap.log_format)
     _limit_memory()
     jobs: MessageDecoder[Job] = MessageDecoder(Job)
     runner = JobRunner()

@@ -48,7 +48,7 @@ def _start(config: EngineConfig, stack: contextlib.ExitStack, say: Say) -> Serve
     """Start an engine, which ends with the stack."""
     from .own_server import OwnServer
 
-    setup_logging("frontend", config.log_level)
+    setup_logging("frontend", config.log_level, config.log_format)
     say(f"Starting an engine for {config.model.model} in this terminal; `pagewire serve` keeps one for everybody.")
     started = time.perf_counter()
     server = OwnServer(config)

@@ -36,7 +36,7 @@ def main(executor_module: str = "pagewire.gpu_executor") -> int:
     except ProtocolError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return ConfigError.exit_code
-    setup_logging(bootstrap.name, bootstrap.log_level)
+    setup_logging(bootstrap.name, bootstrap.log_level, bootstrap.log_format)
     wake_when_parent_ends()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 
-from pagewire.ipc.logs import setup_logging
+from pagewire.ipc.logs import current_log_format, setup_logging
 
 
 @pytest.fixture(autouse=True)
 def _restored():
     logger = logging.getLogger("pagewire")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    root = logging.getLogger().handlers[:]
     yield
+    logging.captureWarnings(False)
+    logging.getLogger().handlers[:] = root
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
 
@@ -35,3 +39,27 @@ def test_setting_up_twice_does_not_double_lines(capsys: pytest.CaptureFixture[st
     logging.getLogger("pagewire.x").warning("once")
     logging.getLogger("pagewire.x").info("hidden")
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_json_is_an_object_a_line_whatever_the_message(capsys: pytest.CaptureFixture[str]):
+    setup_logging("core", "info", "json")
+    logging.getLogger("pagewire.x").warning("request_id=%s said\n%r", "cmpl-1.a:b", "\u2028")
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        logging.getLogger("pagewire.x").exception("failed")
+    logging.getLogger("another_library").warning("beware")
+    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["level"], first["process"], first["request_id"]) == ("warning", "core", "cmpl-1.a:b")
+    assert first["message"].startswith("request_id=cmpl-1.a:b said\n")
+    assert first["time"].endswith("+00:00")
+    assert "ValueError: wrong" in second["exception"]
+    assert "request_id" not in second
+    assert third["logger"] == "another_library"
+
+
+def test_children_log_as_their_parent_does():
+    setup_logging("core", "info")
+    assert current_log_format() == "text"
+    setup_logging("core", "info", "json")
+    assert current_log_format() == "json"
