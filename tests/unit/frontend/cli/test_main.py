@@ -163,7 +163,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
     [
         (["serve", "--max-model-lenn", "4"], "did you mean --max-model-len?"),
         (["srve"], "did you mean serve?"),
-        (["xyz"], "There are: bench, chat, complete, engine, "),
+        (["xyz"], "There are: bench, chat, collect-env, complete, "),
         (["--port", "1"], "--port is a flag of `pagewire serve`."),
         (["serve", "--listen", "ipc:///x"], "--listen is a flag of `pagewire engine`."),
         (["engine", "--listen", "ipc:///x", "--port", "1"], "--port is a flag of `pagewire serve`."),
