@@ -143,9 +143,9 @@ class Engine(RequestEnds):
         self._grammars.admit(accepted)
         self._has_news = True
 
-    def take_grammar_orders(self) -> list[Grammar]:
-        """Return the grammars that somebody waits for and nobody was asked to compile yet."""
-        return self._grammars.take_orders()
+    def take_grammar_order(self) -> Grammar | None:
+        """Return the next grammar that somebody waits for and nobody was asked to compile yet."""
+        return self._grammars.take_order()
 
     def finish_compilation(self, result: CompileResult) -> None:
         """Let in the requests that waited for a grammar, or refuse them if there is none."""

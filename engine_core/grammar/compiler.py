@@ -48,21 +48,27 @@ class GrammarCompiler:
         self._orders: queue.SimpleQueue[Grammar | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[CompileResult] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_busy = False
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         poller.register(self._read_fd, zmq.POLLIN)
 
     def exchange(self, engine: Engine) -> None:
-        """Take what the engine wants compiled, and bring it what is."""
-        for grammar in engine.take_grammar_orders():
+        """Bring the engine what is compiled, and take what it wants compiled next.
+
+        One grammar at a time: those whose requests end before their turn are never compiled, so whoever floods an
+        engine with slow ones and goes away holds up nobody.
+        """
+        if self._thread is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._read_fd, 4096)
+            with contextlib.suppress(queue.Empty):
+                engine.finish_compilation(self._results.get_nowait())
+                self._is_busy = False
+        if not self._is_busy and (grammar := engine.take_grammar_order()) is not None:
             self._start()
             self._orders.put(grammar)
-        if self._thread is None:
-            return
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._read_fd, 4096)
-        while not self._results.empty():
-            engine.finish_compilation(self._results.get())
+            self._is_busy = True
 
     def close(self) -> None:
         """End the helper; what was ordered is dropped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from pagewire.ipc.errors import InvalidRequest, PagewireError
@@ -34,7 +34,7 @@ class GrammarGate:
         self._is_open = is_open
         self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()  # the one asked for last at the end
         self._waiting: dict[Grammar, list[Request]] = {}
-        self._orders: list[Grammar] = []
+        self._orders: deque[Grammar] = deque()
 
     @property
     def num_held(self) -> int:
@@ -69,16 +69,14 @@ class GrammarGate:
         else:
             waiting.append(request)
 
-    def take_orders(self) -> list[Grammar]:
-        """Return what is to be compiled, since the last call, of what somebody still waits for."""
-        orders = []
-        for grammar in self._orders:
+    def take_order(self) -> Grammar | None:
+        """Return the grammar that is to be compiled next, the first that somebody still waits for."""
+        while self._orders:
+            grammar = self._orders.popleft()
             if any(request.is_held for request in self._waiting[grammar]):
-                orders.append(grammar)
-            else:
-                del self._waiting[grammar]
-        self._orders = []
-        return orders
+                return grammar
+            del self._waiting[grammar]
+        return None
 
     def finish(self, result: CompileResult) -> list[Request]:
         """Take a result in, and return the requests that waited for it, without those that ended meanwhile."""

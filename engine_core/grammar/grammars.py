@@ -56,9 +56,9 @@ class Grammars:
         else:
             self._let_in(request, compiled)
 
-    def take_orders(self) -> list[Grammar]:
-        """Return the grammars that somebody waits for and nobody was asked to compile yet."""
-        return self._gate.take_orders()
+    def take_order(self) -> Grammar | None:
+        """Return the next grammar that somebody waits for and nobody was asked to compile yet."""
+        return self._gate.take_order()
 
     def finish(self, result: CompileResult) -> None:
         """Let in the requests that waited for a grammar, or refuse them if there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import socket
 from pathlib import Path
 
@@ -24,6 +25,12 @@ MODULE = "pagewire.engine_core.grammar"
 COMPILE_LIMIT_S = 5.0
 # From the start of the process to its vocabulary, on a machine that is busy computing.
 START_LIMIT_S = 60.0
+# From the end of its socket to that of the process.
+_END_LIMIT_S = 1.0
+
+
+class _Killed(Exception):
+    """Somebody killed the process amid a grammar."""
 
 
 class GrammarHelper:
@@ -82,6 +89,16 @@ class GrammarHelper:
             InvalidRequest: it doesn't compile, or not within its time; or the process can't read the vocabulary.
             EngineError: the process can't be started, or ends though nothing was asked of it.
         """
+        try:
+            return self._prove(grammar)
+        except _Killed:
+            logger.warning("the process that compiles grammars was killed; the next one tries the same grammar")
+        try:
+            return self._prove(grammar)
+        except _Killed as exc:
+            raise refused("compiling it takes more memory than a grammar may.") from exc
+
+    def _prove(self, grammar: Grammar) -> str:
         self.start()
         assert self._pair is not None
         if not self._is_loaded:
@@ -89,7 +106,7 @@ class GrammarHelper:
                 self._pair.settimeout(START_LIMIT_S)
                 self._answer(self._pair)
             except (EOFError, OSError) as exc:
-                self.end()
+                self._end_after(exc)
                 raise EngineError(f"The process that compiles grammars did not start: {exc or 'no answer'}.") from exc
             except PagewireError:  # it has no vocabulary: the next grammar finds a process that tries to read it anew
                 self.end()
@@ -103,8 +120,8 @@ class GrammarHelper:
             self.end()
             raise refused(f"compiling it takes more than {self._limit_s:g} s.") from exc
         except (EOFError, OSError) as exc:
+            self._end_after(exc)
             logger.warning("the process that compiles grammars ended over one (%s)", exc)
-            self.end()
             raise refused("compiling it takes more memory than a grammar may.") from exc
 
     def end(self) -> None:
@@ -114,6 +131,17 @@ class GrammarHelper:
         if self._process is not None:
             self._process.kill()
         self._pair = self._process = None
+
+    def _end_after(self, exc: Exception) -> None:
+        """Let go of a process that answers no more.
+
+        Raises:
+            _Killed: its own limit ends it by other ways: the system did, or somebody, maybe for what others took.
+        """
+        was_killed = self._process is not None and self._process.wait(_END_LIMIT_S) == -signal.SIGKILL
+        self.end()
+        if was_killed:
+            raise _Killed from exc
 
     def _answer(self, pair: socket.socket) -> str:
         try:

@@ -286,7 +286,8 @@ class EngineDriver:
         return self.executor.execute(step, masks)
 
     def _exchange_grammars(self) -> None:
-        self.orders += self.engine.take_grammar_orders()
+        while (order := self.engine.take_grammar_order()) is not None:
+            self.orders.append(order)
         if not self.delays_grammars:
             self.compile()
 

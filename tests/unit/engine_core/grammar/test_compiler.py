@@ -21,9 +21,8 @@ class Orders:
         self.orders = list(grammars)
         self.results = []
 
-    def take_grammar_orders(self):
-        orders, self.orders = self.orders, []
-        return orders
+    def take_grammar_order(self):
+        return self.orders.pop(0) if self.orders else None
 
     def finish_compilation(self, result):
         self.results.append(result)
@@ -64,6 +63,19 @@ def test_results_come_in_order_each_with_its_matcher_or_its_reason(source):
     assert "unclosed" in second.error.message
     assert third.compiled is not None
     assert not poller.poll(0)
+    compiler.close()
+
+
+@pytest.mark.slow
+def test_what_is_no_longer_wanted_when_its_turn_comes_is_not_compiled(source):
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(source, log_level="warning", poller=poller)
+    engine = Orders(Grammar("regex", "a+"), Grammar("regex", "b+"))
+    compiler.exchange(engine)
+    compiler.exchange(engine)
+    engine.orders[:] = [Grammar("regex", "c+")]
+    run(compiler, poller, engine, 2)
+    assert [result.grammar.text for result in engine.results] == ["a+", "c+"]
     compiler.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -58,6 +59,30 @@ def test_process_that_ends_over_a_grammar_is_replaced(helper):
     os.kill(helper._process.pid, signal.SIGKILL)
     helper._process.wait(10)
     assert helper.prove(GOOD)
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_grammar_amid_which_the_process_was_killed_is_tried_again(helper, is_loaded):
+    helper.start()
+    if is_loaded:
+        helper.prove(GOOD)
+    former = helper._process.pid
+    os.kill(former, signal.SIGSTOP)
+    killer = threading.Timer(0.2, os.kill, (former, signal.SIGKILL))
+    killer.start()
+    assert "a+" in helper.prove(GOOD)
+    assert helper._process.pid != former
+    killer.join()
+
+
+def test_grammar_that_has_two_processes_killed_is_refused(helper, monkeypatch):
+    def killed(pair):
+        os.kill(helper._process.pid, signal.SIGKILL)
+        raise EOFError
+
+    monkeypatch.setattr(helper, "_answer", killed)
+    with pytest.raises(InvalidRequest, match="memory"):
+        helper.prove(GOOD)
 
 
 def test_vocabulary_that_can_not_be_read_is_said_at_once_each_time(tmp_path):
