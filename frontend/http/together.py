@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from ..exchange.messages import Answer, AskFigures, AskLoad, FrontendFigures, ProcessFamily, ProcessSample
 from ..exchange.siblings import Siblings
 from ..openai.serving import Serving
-from .figures import Figures
+from .figures import Figures, add_figures
 from .metric_families import FRONTEND_STATES
 from .metric_help import HELP
 
@@ -46,6 +46,14 @@ class Together:
             *_process_families({**own.processes, **others.processes}),
         ]
         return generate_latest(_Collected(families))
+
+    async def figures(self) -> Figures:
+        """Return what all frontends have counted."""
+        own = self._serving.metrics.figures
+        if self._siblings is None:
+            return own
+        answer = await self._siblings.figures(self._own_figures())
+        return own if answer.figures is None else add_figures([own, answer.figures.figures])
 
     async def load(self) -> dict[str, int]:
         """Return the answer of /load."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -14,8 +14,7 @@ from pagewire.ipc.outputs import StepStats
 
 from ..client.engine_client import AsyncEngineClient
 from ..http.engine_totals import EngineTotals
-from ..http.figures import Histogram
-from ..http.metrics import Metrics
+from ..http.figures import Figures
 
 MAX_VIEWERS = 32
 INTERVAL_S = 1.0
@@ -27,6 +26,8 @@ _COUNTERS = (
     "num_preemptions", "num_draft_tokens", "num_executor_restarts",
 )  # fmt: skip
 
+_LATENCIES = {"first_token_s": "time_to_first_token_seconds", "inter_token_s": "inter_token_latency_seconds"}
+
 Inbox = asyncio.Queue[bytes | None]
 """What a viewer reads: the latest picture, at most one; None is the end."""
 
@@ -36,7 +37,7 @@ class EngineFeed:
 
     Args:
         client: its cores are shown, each by its utility `view`.
-        metrics: of this frontend; the latencies of its own answers are taken from it.
+        figures: tells what all frontends have counted; latencies are taken from it.
         interval_s: seconds from one picture to the next.
         max_viewers: who comes beyond is refused.
         wall_clock: Unix time.
@@ -45,17 +46,15 @@ class EngineFeed:
     def __init__(
         self,
         client: AsyncEngineClient,
-        metrics: Metrics,
+        figures: Callable[[], Awaitable[Figures]],
         *,
         interval_s: float = INTERVAL_S,
         max_viewers: int = MAX_VIEWERS,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
-        self._latencies = {
-            "first_token_s": _Mean(metrics.time_to_first_token),
-            "inter_token_s": _Mean(metrics.inter_token_latency),
-        }
+        self._figures = figures
+        self._latencies = {name: _Mean(histogram) for name, histogram in _LATENCIES.items()}
         self._totals = EngineTotals()
         self._interval_s = interval_s
         self._max_viewers = max_viewers
@@ -115,6 +114,7 @@ class EngineFeed:
         for rank, (view, core) in enumerate(zip(views, self._client.cores, strict=True)):
             if view is not None:
                 self._totals.update(StepStats(**view["stats"]), core, rank)
+        figures = await self._figures()
         info = self._client.info
         return {
             "time_s": self._wall_clock(),
@@ -125,25 +125,23 @@ class EngineFeed:
             "is_serving": self._client.is_serving,
             "num_core_restarts": self._client.num_core_restarts,
             "totals": {name: self._totals.total(name) for name in _COUNTERS},
-            "latencies": {name: mean.since_last() for name, mean in self._latencies.items()},
+            "latencies": {name: mean.since_last(figures) for name, mean in self._latencies.items()},
             "cores": views,
         }
 
 
 class _Mean:
-    """The mean of what a histogram counted since it was last asked for."""
+    """The mean of what a histogram counted since it was last looked at; None at first, and if nothing was counted."""
 
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-        self._sum, self._count = self._now()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._before: tuple[float, int] | None = None
 
-    def since_last(self) -> float | None:
-        """Return the mean; None if nothing was counted."""
-        before_sum, before_count = self._sum, self._count
-        self._sum, self._count = self._now()
-        if self._count == before_count:
+    def since_last(self, figures: Figures) -> float | None:
+        histogram = figures.histograms[self._name,]
+        now = (histogram.sum, sum(histogram.counts))
+        before, self._before = self._before, now
+        # A frontend that does not answer this time takes its counts along.
+        if before is None or now[1] <= before[1]:
             return None
-        return (self._sum - before_sum) / (self._count - before_count)
-
-    def _now(self) -> tuple[float, float]:
-        return self._histogram.sum, self._histogram.buckets()[-1][1]
+        return (now[0] - before[0]) / (now[1] - before[1])

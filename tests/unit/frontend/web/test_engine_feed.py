@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pagewire.frontend.http.metrics import Metrics
+from pagewire.frontend.http.together import TOGETHER
 from pagewire.frontend.web.engine_feed import EngineFeed
 from pagewire.ipc.errors import Overloaded
 from pagewire.ipc.requests import CallUtility
@@ -23,7 +23,7 @@ def num_calls(server) -> int:
 
 def feed_of(server, **options) -> EngineFeed:
     server.core.answers["view"] = VIEW
-    return EngineFeed(server.client, Metrics("fake", server.client.info), wall_clock=lambda: 5.0, **options)
+    return EngineFeed(server.client, server.app[TOGETHER].figures, wall_clock=lambda: 5.0, **options)
 
 
 async def test_all_viewers_get_one_picture():
@@ -64,6 +64,18 @@ async def test_a_slow_viewer_gets_the_latest_picture_and_no_backlog():
         assert slow.qsize() == 1
         feed.end()
         assert await slow.get() is None
+
+
+async def test_latencies_are_means_of_what_came_since_the_last_picture():
+    async with running_server("hello") as server:
+        feed = feed_of(server, interval_s=0)
+        inbox = feed.join()
+        assert json.loads(await inbox.get())["latencies"] == {"first_token_s": None, "inter_token_s": None}
+        server.serving.metrics.time_to_first_token.observe(2.0)
+        server.serving.metrics.time_to_first_token.observe(4.0)
+        means = [json.loads(await inbox.get())["latencies"]["first_token_s"] for _ in range(3)]
+        assert [mean for mean in means if mean is not None] == [3.0]
+        feed.end()
 
 
 async def test_viewers_beyond_the_limit_are_refused():
