@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from .parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
+from .parts import AnswerPart, TextPart, ToolCallPart
 
 
 class PartCollector:
@@ -68,16 +69,20 @@ class PartCollector:
 
 
 def merge_parts(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-    """Return the same parts with neighbours of one kind joined."""
+    """Return the same parts with neighbours of one kind joined, in time linear in their text."""
     merged: list[AnswerPart] = []
-    for part in parts:
-        last = merged[-1] if merged else None
-        if isinstance(last, TextPart) and isinstance(part, TextPart):
-            merged[-1] = TextPart(last.text + part.text)
-        elif isinstance(last, ReasoningPart) and isinstance(part, ReasoningPart):
-            merged[-1] = ReasoningPart(last.text + part.text)
-        elif isinstance(last, ToolCallPart) and isinstance(part, ToolCallPart) and last.index == part.index:
-            merged[-1] = msgspec.structs.replace(last, arguments=last.arguments + part.arguments)
+    for _, neighbours in itertools.groupby(parts, _kind):
+        first, *others = neighbours
+        if not others:
+            merged.append(first)
+        elif isinstance(first, ToolCallPart):
+            arguments = [part.arguments for part in (first, *others) if isinstance(part, ToolCallPart)]
+            merged.append(msgspec.structs.replace(first, arguments="".join(arguments)))
         else:
-            merged.append(part)
+            texts = [part.text for part in (first, *others) if not isinstance(part, ToolCallPart)]
+            merged.append(msgspec.structs.replace(first, text="".join(texts)))
     return merged
+
+
+def _kind(part: AnswerPart) -> tuple[type[AnswerPart], int]:
+    return type(part), part.index if isinstance(part, ToolCallPart) else 0

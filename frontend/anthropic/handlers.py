@@ -6,7 +6,6 @@ import uuid
 
 from aiohttp import web
 
-from ..openai.answer_parts import answer_parts
 from ..openai.bodies.json_body import JsonBody, json_response
 from ..openai.chat_call import ChatCall, start_chat
 from ..openai.messages import render_messages
@@ -77,7 +76,7 @@ class _MessageWriter:
             PagewireError: why the chat failed.
         """
         [answer] = await self._chat.collect()
-        self._output.push(answer_parts(answer))
+        self._output.push(answer.parts)
         self._output.finish()
         self._note_end(answer.finish_reason, answer.stop_reason)
         return self._message(self._end)

@@ -109,17 +109,17 @@ class _ChatAnswer:
         return (self.chat.call.generations[0].prompt or "") if self.body.return_prompt_text else UNSET
 
     def _choice(self, index: int, answer: ChatAnswer) -> ChatChoice:
-        text = self.echoed + (answer.text or "")
+        text = self.echoed + answer.text
         calls = [
-            AnswerToolCall(id=call.id, function=AnswerFunction(name=call.name, arguments=call.arguments))
-            for call in answer.tool_calls
+            AnswerToolCall(id=call.id or "", function=AnswerFunction(name=call.name or "", arguments=call.arguments))
+            for call in answer.calls
         ]
-        reasoning = UNSET if answer.reasoning is None else answer.reasoning
+        reasoning = answer.reasoning or UNSET
         return ChatChoice(
             index=index,
             message=AnswerMessage(
                 role=self.role,
-                content=text if text or answer.text is not None else None,
+                content=text if text or not calls else None,
                 reasoning=reasoning,
                 reasoning_content=reasoning,
                 tool_calls=calls or UNSET,

@@ -7,7 +7,7 @@ returns at the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
@@ -19,6 +19,7 @@ from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..answers.answer_formats import Thinking
+from ..answers.collector import merge_parts
 from ..answers.parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
 from ..answers.plan import AnswerPlan, plan_answer
 from ..answers.tools import ToolUse
@@ -32,29 +33,34 @@ from .serving import Serving
 from .tool_use import read_tool_use
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A whole call of a tool: its arguments are JSON, as far as the model kept to it."""
-
-    id: str
-    name: str
-    arguments: str
-
-
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One choice of an answer that is not streamed.
 
     Attributes:
-        text: what is for the user; None where there are calls and no text.
-        reasoning: None if there is none, or it is not to be shown.
+        parts: what a stream would have brought, in the same order; neighbours of one kind, and what belongs to one
+            call, are one part.
     """
 
-    text: str | None
-    reasoning: str | None
-    tool_calls: list[ToolCall]
+    parts: list[AnswerPart]
     finish_reason: str
     stop_reason: str | int | None
     token_ids: list[int]
     logprobs: list[TokenLogprobs]
+
+    @property
+    def text(self) -> str:
+        """What is for the user, without reasoning and calls."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def reasoning(self) -> str:
+        """Empty if there is none, or it is not to be shown."""
+        return "".join(part.text for part in self.parts if isinstance(part, ReasoningPart))
+
+    @property
+    def calls(self) -> list[ToolCallPart]:
+        """The calls of tools, each whole: its arguments are JSON, as far as the model kept to it."""
+        return [part for part in self.parts if isinstance(part, ToolCallPart)]
 
 
 class ChatCall:
@@ -149,13 +155,8 @@ class ChatCall:
         return [self._whole(index, answer, parts[index]) for index, answer in enumerate(answers)]
 
     def _whole(self, index: int, answer: Answer, parts: list[AnswerPart]) -> ChatAnswer:
-        text = "".join(part.text for part in parts if isinstance(part, TextPart))
-        reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
-        calls = join_calls(parts)
         return ChatAnswer(
-            text=text if text or not calls else None,
-            reasoning=reasoning or None,
-            tool_calls=calls,
+            parts=merge_parts(parts),
             finish_reason=self.finish_reason(index, answer.finish_reason),
             stop_reason=answer.stop_reason,
             token_ids=answer.token_ids,
@@ -168,22 +169,6 @@ class ChatCall:
         if goes_on or end_id is None or end_id not in token_ids:
             return len(token_ids)
         return token_ids.index(end_id) + 1
-
-
-def join_calls(parts: Sequence[AnswerPart]) -> list[ToolCall]:
-    """Return the calls that an answer's parts make up."""
-    calls: list[ToolCall] = []
-    for part in parts:
-        if not isinstance(part, ToolCallPart):
-            continue
-        if part.index == len(calls):
-            assert part.id is not None
-            assert part.name is not None
-            calls.append(ToolCall(id=part.id, name=part.name, arguments=part.arguments))
-        else:
-            call = calls[part.index]
-            calls[part.index] = msgspec.structs.replace(call, arguments=call.arguments + part.arguments)
-    return calls
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from ...text.generation import TextChunk
-from ..answer_parts import answer_parts
 from ..bodies.json_body import encode_json
 from ..bodies.responses import ChatTokenLogprob
 from ..chat_call import ChatCall
@@ -98,7 +97,7 @@ class Answering:
         """
         [answer] = await self._chat.collect()
         self._finish_reason = answer.finish_reason
-        self._output.push(answer_parts(answer), self._write_logprobs(answer.logprobs))
+        self._output.push(answer.parts, self._write_logprobs(answer.logprobs))
         self._end()
         return self.response
 

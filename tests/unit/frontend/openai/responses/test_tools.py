@@ -59,6 +59,17 @@ async def test_a_stream_brings_the_same_items():
     assert streamed.usage.output_tokens == whole.usage.output_tokens
 
 
+async def test_text_behind_a_call_is_an_item_of_its_own_streamed_and_whole():
+    async with tool_server(f"I look.{CALL}And again.{CALL}Done.") as server, client_of(server) as client:
+        whole = await client.responses.create(model="fake", input="x", tools=[WEATHER])
+        stream = await client.responses.create(model="fake", input="x", tools=[WEATHER], stream=True)
+        streamed = [event async for event in stream][-1].response
+    for response in (whole, streamed):
+        kinds = ["message", "function_call", "message", "function_call", "message"]
+        assert [item.type for item in response.output] == kinds
+        assert [item.content[0].text for item in response.output[::2]] == ["I look.", "And again.", "Done."]
+
+
 async def test_a_named_tool_is_called():
     async with tool_server('{"city": "Zürich"}') as server, client_of(server) as client:
         choice = {"type": "function", "name": "get_weather"}
