@@ -93,6 +93,13 @@ def to_grammar(asked: StructuredOutputs) -> Grammar:
     return Grammar("structural_tag", _as_text("structural_tag", asked.structural_tag))
 
 
+def without_anchors(regex: str) -> str:
+    """Take off ^ and $ around an expression: the whole text matches anyway, and the grammar library has no anchors."""
+    regex = regex.removeprefix("^")
+    is_escaped = (len(regex) - len(regex.rstrip("$").rstrip("\\")) - 1) % 2 == 1
+    return regex if is_escaped else regex.removesuffix("$")
+
+
 def check_grammar(grammar: Grammar) -> None:
     """Check a grammar's size; whether it makes sense shows when it is compiled.
 

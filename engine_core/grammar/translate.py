@@ -8,7 +8,7 @@ from typing import Any
 import llguidance
 
 from pagewire.ipc.errors import InvalidRequest
-from pagewire.ipc.structured_outputs import Grammar
+from pagewire.ipc.structured_outputs import Grammar, without_anchors
 
 from .schema_check import has_finite_document
 
@@ -73,15 +73,8 @@ def _check_finite(schema: Any) -> None:  # Any: JSON
 
 def _from_regex(pattern: str) -> str:
     r"""Translate an expression; \d and \w mean ASCII, as in JSON schemas: people who write \d{4} mean a year."""
-    in_lark = llguidance.regex_to_lark(_without_anchors(pattern), "dw")
+    in_lark = llguidance.regex_to_lark(without_anchors(pattern), "dw")
     return llguidance.LLMatcher.grammar_from_lark(f"start: /{in_lark}/")
-
-
-def _without_anchors(pattern: str) -> str:
-    """Take off ^ and $ around a pattern: the whole text matches anyway, and the library has no anchors."""
-    pattern = pattern.removeprefix("^")
-    is_escaped = (len(pattern) - len(pattern.rstrip("$").rstrip("\\")) - 1) % 2 == 1
-    return pattern if is_escaped else pattern.removesuffix("$")
 
 
 def _from_choices(text: str) -> str:

@@ -7,11 +7,12 @@ Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pagewire.ipc.errors import InvalidRequest
-from pagewire.ipc.structured_outputs import StructuredOutputs
+from pagewire.ipc.structured_outputs import StructuredOutputs, without_anchors
 
 from .answer_formats import AnswerFormats, Thinking
 from .reasoning import CLOSE_TAG, OPEN_TAG
@@ -23,6 +24,8 @@ MAX_CALLS = 16
 
 # JSON on one line, with one space after a comma and a colon: nothing to write blanks into.
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# Between slashes: what would end them, and the classes that are ASCII as in JSON schemas.
+_SPELLED = {"/": r"\/", "\n": r"\n", r"\d": "[0-9]", r"\w": "[0-9a-zA-Z_]"}
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -122,7 +125,7 @@ class _Lines:
         if asked.json is not None:
             return f"%json {_schema(_read_schema(asked.json))}"
         if asked.regex is not None:
-            return f"/(?:{_in_slashes(asked.regex)})/"
+            return f"/(?:{_in_slashes(without_anchors(asked.regex))})/"
         if asked.choice is not None:
             return " | ".join(_quote(choice) for choice in asked.choice)
         return None
@@ -222,13 +225,5 @@ def _quote(text: str) -> str:
 
 
 def _in_slashes(regex: str) -> str:
-    """Return a regular expression for between slashes."""
-    escaped: list[str] = []
-    is_escape = False
-    for character in regex:
-        if is_escape or character == "\\":
-            is_escape = not is_escape
-            escaped.append(character)
-        else:
-            escaped.append({"/": "\\/", "\n": "\\n"}.get(character, character))
-    return "".join(escaped)
+    """Return a regular expression for between slashes, which means there what it means by itself."""
+    return re.sub(r"(?s)\\.|[/\n]", lambda match: _SPELLED.get(match[0], match[0]), regex)

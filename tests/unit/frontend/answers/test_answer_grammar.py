@@ -142,6 +142,7 @@ FORMS = [
     (StructuredOutputs(json={"type": "array", "items": {"type": "integer"}}), "[1, 2]"),
     (StructuredOutputs(json='{"enum": ["在线", "é"]}'), '"在线"'),
     (StructuredOutputs(regex="a/b\\/[0-9]+|\\\\"), "a/b/12"),
+    (StructuredOutputs(regex=r"^[\w-]+ \d{4}$"), "ab_c-d 2024"),
     (StructuredOutputs(choice=["ja", 'sagt "nein"']), 'sagt "nein"'),
 ]
 
@@ -164,6 +165,14 @@ def test_a_model_may_call_a_tool_or_answer_in_the_form(asked, text):
     assert matches(grammar, text)
     assert matches(grammar, TEXTS[ToolFormat.HERMES])
     assert not matches(grammar, "Hm")
+
+
+def test_expressions_mean_what_they_mean_alone():
+    digits = answer_grammar(StructuredOutputs(regex=r"^\d$"), NONE, THINKS, Thinking.POSSIBLE)
+    assert matches(digits, "3")
+    assert not matches(digits, "٣")
+    dollar = answer_grammar(StructuredOutputs(regex=r"a\$"), NONE, THINKS, Thinking.POSSIBLE)
+    assert matches(dollar, "a$")
 
 
 def test_what_can_not_be_put_behind_reasoning_is_refused():
