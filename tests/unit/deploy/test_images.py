@@ -114,10 +114,15 @@ def test_composed_engine_starts_and_stops_in_order(files: tuple[str, ...], image
 
 def test_prometheus_scrapes_the_engine_and_grafana_asks_prometheus() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-    (job,) = yaml.safe_load(compose["configs"]["prometheus"]["content"])["scrape_configs"]
+    settings = yaml.safe_load(compose["configs"]["prometheus"]["content"])
+    (job,) = settings["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["pagewire:8000"]}]
     assert job.get("metrics_path", "/metrics") == "/metrics"
     assert "PAGEWIRE_API_KEY" in job["authorization"]["credentials"]
+    (rules,) = settings["rule_files"]
+    mounted = compose["services"]["prometheus"]["volumes"][0].split(":")
+    assert mounted == [f"./prometheus/{rules}", f"/etc/prometheus/{rules}", "ro"]
+    assert (DEPLOY / "prometheus" / rules).is_file()
     provisioning = DEPLOY / "compose" / "grafana"
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
