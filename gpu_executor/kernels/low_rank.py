@@ -10,9 +10,9 @@ from torch import Tensor
 from .layouts import LinearWeight
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LowRank:
-    """A change of one weight: y += (x A^T) B^T.
+    """A change of one weight: y += (x A^T) B^T. What a backend makes of it lives no longer than this object.
 
     A weight may stack several projections, of which each has a change of its own: A stacks theirs, and B has zeros
     where one projection's rows meet another one's ranks.

@@ -5,6 +5,7 @@ Each token has one adapter or none, and each adapter two matrices. Nothing here 
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,9 +25,8 @@ _MAX_TABLES = 2048
 
 
 class _Tables(NamedTuple):
-    """Where the matrices of some changes lie. They live as long as this does."""
+    """Where the matrices of some changes lie."""
 
-    changes: tuple[LowRank, ...]
     a: MatrixTable
     b: MatrixTable
 
@@ -49,7 +49,8 @@ class GroupedAdapters:
 
     def __init__(self, *, is_batch_invariant: bool) -> None:
         self._is_batch_invariant = is_batch_invariant
-        self._tables: OrderedDict[tuple[int, ...], _Tables] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, ...], _Tables] = OrderedDict()  # by the ids of living changes
+        self._watched: set[int] = set()  # those whose end is heard of
         self._groups: _Groups | None = None
 
     def add(self, x: Tensor, y: Tensor, changes: Sequence[TokensOfChange]) -> None:
@@ -90,11 +91,24 @@ class GroupedAdapters:
             a, b = make_tables([change.a for change in padded]), make_tables([change.b for change in padded])
             assert a is not None, "adapters are plain matrices of one shape: `pads_ranks`"
             assert b is not None, "likewise"
-            found = self._tables[key] = _Tables(tuple(changes), a[0], b[0])
+            found = self._tables[key] = _Tables(a[0], b[0])
+            for each in changes:
+                self._watch(each)
         self._tables.move_to_end(key)
         if len(self._tables) > _MAX_TABLES:
             self._tables.popitem(last=False)
         return found
+
+    def _watch(self, change: LowRank) -> None:
+        """Have tables go with their changes: they would keep unloaded adapters in the device's memory."""
+        if id(change) not in self._watched:
+            self._watched.add(id(change))
+            weakref.finalize(change, self._forget, id(change)).atexit = False
+
+    def _forget(self, change_id: int) -> None:
+        self._watched.discard(change_id)
+        for key in [key for key in self._tables if change_id in key]:
+            del self._tables[key]
 
 
 def _are_same(known: Sequence[Tensor | None], token_ids: Sequence[Tensor | None]) -> bool:

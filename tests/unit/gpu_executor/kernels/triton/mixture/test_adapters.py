@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -90,3 +91,16 @@ def test_the_next_product_of_a_step_finds_its_tokens_grouped() -> None:
     grouped.add(x, torch.zeros(NUM_TOKENS, OUT_FEATURES), following)
     assert grouped._groups is kept
     assert len(grouped._tables) == 2
+
+
+def test_an_adapter_that_is_gone_leaves_no_memory_behind() -> None:
+    x = torch.ones(NUM_TOKENS, IN_FEATURES)
+    first, second = make_changes(2, torch.float32)
+    grouped = GroupedAdapters(is_batch_invariant=True)
+    for changes in ([first], [second], [first, second]):
+        grouped.add(x, torch.zeros(NUM_TOKENS, OUT_FEATURES), divide(changes))
+    assert isinstance(first.a, DenseWeight)
+    kept = weakref.ref(first.a.weight)
+    del first, changes
+    assert kept() is None
+    assert list(grouped._tables) == [(id(second),)]
