@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import http.client
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -30,6 +31,10 @@ _AT_ONCE = 4  # files: a model has a few large ones, and one connection rarely f
 _TRIES = 5  # without a byte of progress
 _TIMEOUT_S = 60.0
 PARTIAL_SUFFIX = ".partial"
+
+
+class _Untrusted(Exception):
+    """The certificate is not to be checked with the system's authorities; the library brings some of its own."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +117,11 @@ def _fetch(file: _File) -> None:
         if file.path.exists():
             partial.unlink(missing_ok=True)
             return
-        _fetch_rest(file, opened)
+        try:
+            _fetch_rest(file, opened)
+        except _Untrusted:
+            partial.unlink()
+            return  # nothing came: the library fetches it
         if digest_of(partial) != file.sha256:
             partial.unlink()
             raise MachineError(f"{file.name} came with another digest than {file.sha256}, and was dropped; fetch again")
@@ -135,6 +144,8 @@ def _fetch_rest(file: _File, opened: BinaryIO) -> None:
                 _copy(file, opened, bar)
             except (OSError, http.client.HTTPException) as exc:
                 failures = 1 if opened.tell() > begin else failures + 1
+                if isinstance(getattr(exc, "reason", None), ssl.SSLCertVerificationError):
+                    raise _Untrusted from exc
                 is_answer = False
                 if isinstance(exc, urllib.error.HTTPError):
                     exc.close()  # it is also the answer, with its connection

@@ -49,6 +49,7 @@ class CommandGroup(click.Group):
         commands: those that there are.
         explain: returns the line on an unknown command, from its name and those that there are.
         elsewhere: flags of commands, which may have been given to the group by mistake.
+        sections: what the commands are for, to their names, in the order of the help text; without, they are one list.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class CommandGroup(click.Group):
         *,
         explain: Callable[[str, Iterable[str]], str],
         elsewhere: Mapping[str, str],
+        sections: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -69,6 +71,13 @@ class CommandGroup(click.Group):
         )
         self._explain = explain
         self._elsewhere = elsewhere
+        self._sections = sections or {"Commands": sorted(self.commands)}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections."""
+        for title, names in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=100)) for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -45,6 +45,14 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # and what it puts in where requests give no value.
 _OWN_OF_FRONTENDS = frozenset({"shutdown_timeout", "generation_config", "override_generation_config"})
 
+_SECTIONS = {
+    "Serve": ("serve", "engine", "keys"),
+    "Ask": ("chat", "complete", "run-batch"),
+    "Models": ("models", "quantize", "estimate"),
+    "Measure": ("top", "bench"),
+    "This machine": ("completion", "collect-env"),
+}
+
 
 class Launcher(Protocol):
     """What the commands start, each until it ends; the results are exit codes."""
@@ -74,7 +82,7 @@ def run(argv: Sequence[str], launcher: Launcher | None = None) -> int:
         The exit code.
     """
     try:
-        result = _program(launcher).main(args=list(argv), prog_name="pagewire", standalone_mode=False)
+        result = program(launcher).main(args=list(argv), prog_name="pagewire", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message(), err=True)
         return USAGE_ERROR
@@ -92,7 +100,9 @@ def _complain(message: str, exit_code: int) -> int:
     return exit_code
 
 
-def _program(launcher: Launcher | None) -> click.Group:
+def program(launcher: Launcher | None = None) -> click.Group:
+    """Return the whole command line; see `run` for `launcher`."""
+
     def launch() -> Launcher:
         if launcher is not None:
             return launcher
@@ -119,6 +129,7 @@ def _program(launcher: Launcher | None) -> click.Group:
             keys_command(),
         ],
         explain=explain_unknown_command,
+        sections=_SECTIONS,
         elsewhere={flag.name: "pagewire serve" for flag in [*engine_flags(), *server_flags()]},
     )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.logs import setup_logging
@@ -48,6 +51,7 @@ def _start(config: EngineConfig, stack: contextlib.ExitStack, say: Say) -> Serve
     """Start an engine, which ends with the stack."""
     from .own_server import OwnServer
 
+    stack.enter_context(_leaving_in_order())
     setup_logging("frontend", config.log_level, config.log_format)
     say(f"Starting an engine for {config.model.model} in this terminal; `pagewire serve` keeps one for everybody.")
     started = time.perf_counter()
@@ -59,3 +63,21 @@ def _start(config: EngineConfig, stack: contextlib.ExitStack, say: Say) -> Serve
         f"{info.max_model_len} tokens, room for {info.num_blocks * info.block_size} in all."
     )
     return ServerConnection("http://localhost", uds=server.uds)
+
+
+@contextmanager
+def _leaving_in_order() -> Iterator[None]:
+    """Have an order to end, or the end of the terminal, close what is open, and not leave its folder behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # whoever has the main thread has its signals
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -37,13 +37,12 @@ class OwnServer:
 
     Args:
         config: of the engine.
-        server_config: of HTTP, its listeners aside.
 
     Raises:
         StartError: the engine can't start.
     """
 
-    def __init__(self, config: EngineConfig, server_config: ServerConfig | None = None) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         config = prepare_engine(config)
         self._ending = contextlib.ExitStack()
         self._requests: StopRequests | None = None
@@ -51,14 +50,7 @@ class OwnServer:
             on_failure.callback(self.close)
             directory = self._ending.enter_context(tempfile.TemporaryDirectory(prefix="pagewire-"))
             self.uds = str(Path(directory) / "http.sock")
-            given = server_config or ServerConfig()
-            http = ServerConfig(
-                uds=self.uds,
-                disable_log_stats=True,
-                chat_template=given.chat_template,
-                tool_call_parser=given.tool_call_parser,
-                reasoning_parser=given.reasoning_parser,
-            )
+            http = ServerConfig(uds=self.uds, disable_log_stats=True)
             listeners = self._ending.enter_context(open_listeners(http))
             cores = start_cores(config)
             self._ending.callback(stop_cores, cores)

@@ -23,6 +23,7 @@ from .lines import BadLine, BatchRequest, answer_line, error_line
 Sleep = Callable[[float], Awaitable[object]]
 
 _FAILED = 1
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _TRIES = 4  # with the pauses between them, some seconds: a server that restarts, or is full for a moment
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
@@ -47,7 +48,11 @@ def run(config: BatchConfig, engine_config: EngineConfig) -> int:
         tqdm(total=total, desc="Requests", unit="req", disable=config.disable_tqdm or not sys.stderr.isatty()) as bar,
     ):
         batch = Batch(connection, output, answered, lambda: bar.update())
-        connection.run(batch.run(config.input_file, config.max_concurrency))
+        try:
+            connection.run(batch.run(config.input_file, config.max_concurrency))
+        except KeyboardInterrupt:
+            _say(f"Interrupted: {batch.summary()} --resume goes on.")
+            return _INTERRUPTED
     _say(batch.summary())
     return _FAILED if batch.counts["failed"] else 0
 

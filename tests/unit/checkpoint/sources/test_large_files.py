@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import ssl
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -113,3 +116,13 @@ def test_a_refusal_is_not_asked_for_again_and_a_fault_is(serve, tmp_path: Path):
         with pytest.raises(OSError, match="HTTP Error"):
             large_files._fetch(wanted(server, tmp_path))
         assert len(server.ranges) == num_tries
+
+
+def test_where_the_system_knows_no_authorities_the_library_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise urllib.error.URLError(ssl.SSLCertVerificationError("unable to get local issuer certificate"))
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    path = tmp_path / "blobs" / ("0" * 64)
+    large_files._fetch(large_files._File(name="x", url="https://h", headers={}, num_bytes=1, sha256="0", path=path))
+    assert list(path.parent.iterdir()) == []

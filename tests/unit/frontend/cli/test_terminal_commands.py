@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from pagewire.frontend.cli.chat import chat_command, complete_command
 from pagewire.frontend.cli.collect_env import collect_env_command
-from pagewire.frontend.cli.main import run
+from pagewire.frontend.cli.main import program, run
 from pagewire.frontend.cli.run_batch import run_batch_command
 from pagewire.frontend.cli.stored_names import complete_model
 from pagewire.frontend.cli.top import top_command
@@ -155,3 +155,10 @@ def test_a_bug_report_holds_no_secret(monkeypatch: pytest.MonkeyPatch):
     assert "hf_secret" not in result.output
     assert "/some/where" in result.output
     assert "pagewire  " in result.output
+
+
+def test_the_help_names_every_command_once(capsys: pytest.CaptureFixture[str]):
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name in program().commands:
+        assert text.count(f"\n  {name}  ") == 1, name
