@@ -4,6 +4,7 @@
 # make conformance the clients' own libraries (openai, langchain-openai, litellm, anthropic, npm's openai) against a server
 # make check-deploy the images, manifests, chart and unit of deploy/, with helm, kubectl and linters of its own
 # make test-browser the web page in headless Chromium, if there is one, judged by axe-core too
+# make docs    the documentation as a site in build/site; every page has to be reachable, every link to lead somewhere
 # make kernels compile the CPU kernels again, as far as their sources have changed (serve and test do so by themselves)
 # make check   what has to be green before a commit: format, lint, types, unit tests (make fix mends what it can)
 # make clean   remove what these made
@@ -32,7 +33,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 
 KERNEL_SOURCES := $(shell find gpu_executor/kernels/cpu/csrc -type f)
 
-.PHONY: serve test test-ray conformance check-deploy deploy-tools test-browser browser-tools kernels check fix clean
+.PHONY: docs serve test test-ray conformance check-deploy deploy-tools test-browser browser-tools kernels check fix clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -76,6 +77,14 @@ $(VENV)/share/axe-core/axe.min.js: | $(PY)
 		&& npm pack --silent $(AXE_PACKAGE) >/dev/null \
 		&& echo "$(AXE_PACKAGE_SHA256)  $$(ls)" | sha256sum --check --quiet \
 		&& tar -xzf *.tgz package/axe.min.js && install -m 644 package/axe.min.js "$$target/"
+
+docs: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
+	@echo "build/site/index.html"
+
+$(VENV)/.installed-docs: pyproject.toml | $(PY)
+	@$(PIP_INSTALL) $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
 
 check-deploy: $(VENV)/.installed-dev $(VENV)/.kernels deploy-tools
 	$(PY) -m pytest -q -rs tests/unit/deploy tests/e2e/test_deployed.py $(ARGS)
