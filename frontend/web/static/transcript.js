@@ -109,7 +109,7 @@ function figuresOf(message, isRunning) {
   const { tokens, first_s: firstS, last_s: lastS } = message;
   if (tokens) parts.push(`${tokens.toLocaleString("en")} ${tokens === 1 ? "token" : "tokens"}`);
   if (tokens > 1 && lastS > firstS) parts.push(`${rate((tokens - 1) / (lastS - firstS))} tokens/s`);
-  if (firstS !== undefined && !isRunning) parts.push(`first after ${firstS < 10 ? firstS.toFixed(2) : firstS.toFixed(0)} s`);
+  if (firstS !== undefined && !isRunning) parts.push(`first token after ${firstS < 10 ? firstS.toFixed(2) : firstS.toFixed(0)} s`);
   if (message.finish === "length") parts.push("cut off at the limit of tokens");
   if (message.isStopped) parts.push("stopped");
   return parts.join(" · ");

@@ -58,7 +58,7 @@ async def test_every_route_and_method_needs_a_key_but_those_for_orchestrators():
         for route in create_app(server.serving, KEYS).router.routes():
             assert route.resource is not None
             pattern = route.resource.canonical
-            path = pattern.replace("{model}", "fake")
+            path = pattern.replace("{model}", "fake").replace("{name}", "app.js")
             for method in (
                 ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE") if route.method == "*" else (route.method,)
             ):
