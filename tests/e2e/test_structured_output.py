@@ -59,11 +59,14 @@ def test_nonsense_is_a_400_that_names_the_defect_while_others_are_answered(smoll
 
 def test_documents_of_every_schema_are_valid(smollm2):
     with ThreadPoolExecutor(8) as threads:
-        answers = threads.map(lambda item: complete(smollm2, json=item.schema, max_tokens=300, seed=1), SCHEMAS)
-        for item, answer in zip(SCHEMAS, answers, strict=True):
-            (choice,) = answer["choices"]
-            if choice["finish_reason"] == "stop":
-                jsonschema.validate(json.loads(choice["text"]), item.schema)
+        answers = list(threads.map(lambda item: complete(smollm2, json=item.schema, max_tokens=300, seed=1), SCHEMAS))
+    num_whole = 0
+    for item, answer in zip(SCHEMAS, answers, strict=True):
+        (choice,) = answer["choices"]
+        if choice["finish_reason"] == "stop":
+            num_whole += 1
+            jsonschema.validate(json.loads(choice["text"]), item.schema)
+    assert num_whole >= 0.7 * len(SCHEMAS), "a model that likes long lists is cut by length, seldom"
 
 
 def test_objects_that_stop_are_whole_whatever_the_end_tokens(smollm2):
@@ -93,7 +96,7 @@ def test_streamed_pieces_are_the_whole_answer(smollm2):
 
 
 def test_grammar_that_takes_too_much_is_refused_in_time_while_another_request_streams(smollm2):
-    heavy = {"grammar": "start: " + " ".join(f"(/[a-z]{{1,{n}}}/ | /.*x{{{n}}}y/)" for n in range(100, 900))}
+    heavy = {"json": {"type": "integer", "multipleOf": 99_999_989}}  # an automaton with a state a remainder
     body = {"prompt": "Count: 1, 2,", "max_tokens": 150, "ignore_eos": True, "temperature": 0}
     gaps: list[float] = []
 
@@ -106,13 +109,14 @@ def test_grammar_that_takes_too_much_is_refused_in_time_while_another_request_st
     reader = threading.Thread(target=read)
     reader.start()
     started = time.monotonic()
-    answer = complete(smollm2, max_tokens=5, **heavy)
+    status, document = complete(smollm2, max_tokens=5, **heavy)
     took_s = time.monotonic() - started
     reader.join()
+    assert status == 400
+    assert "compiling it takes more than" in document["error"]["message"]
     assert took_s < 30
-    assert not isinstance(answer, tuple) or answer[0] == 400
     assert len(gaps) > 100
-    assert max(gaps) < 5
+    assert max(gaps) < 3
 
 
 def test_streams_by_grammar_go_on_with_their_tokens_after_deaths(tmp_path: Path):
