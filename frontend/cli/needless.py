@@ -65,7 +65,6 @@ OF_SERVING: Mapping[str, Needless] = {
     **switches("disable-uvicorn-access-log", "there is no access log; --enable-log-requests turns a request log on"),
     **valued("uvicorn-log-level", "the HTTP server logs as all processes do (--log-level)"),
     **switches("enable-server-load-tracking", "/load always says how many requests are being answered"),
-    **switches("enable-server-load-tracking", "what runs is always counted: /load and /metrics"),
     **switches("enable-request-id-headers", "answers always carry X-Request-Id"),
     **switches("disable-frontend-multiprocessing", "frontend and engine core are always processes of their own"),
     **switches("disable-custom-all-reduce", "sums over ranks are gathered and added in rank order, or left to nccl"),
@@ -96,7 +95,7 @@ OF_SERVING: Mapping[str, Needless] = {
     **switches("scheduler-reserve-full-isl", "a prompt is always admitted whole"),
     **valued("prefill-schedule-interval", "prefills and decodes share steps by --target-itl-ms"),
     **switches("language-model-only", "prompts are text"),
-    **switches("exclude-tools-when-tool-choice-none", "templates see the tools of a request as it brings them"),
+    **switches("exclude-tools-when-tool-choice-none", "tools that may not be called are never shown to the model"),
     **switches("ray-workers-use-nsight fail-on-environ-validation", "there is nothing of that kind"),
     **switches("allow-deprecated-quantization", "no format is deprecated"),
 }  # fmt: skip
