@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ..bench.offline.config import BenchKernelsConfig, BenchLatencyConfig, BenchStartupConfig, BenchThroughputConfig
+from ..bench.report.config import BenchReportConfig
 from ..bench.serving.config import BenchServeConfig
 from .command import CommandGroup, FlagCommand
 from .flags import (
@@ -42,6 +44,7 @@ def bench_command(run_serve: RunBenchServe | None = None) -> click.Group:
             _engine_benchmark("latency", BenchLatencyConfig, _latency, "Give an engine one batch again and again."),
             _engine_benchmark("startup", BenchStartupConfig, _startup, "Start servers and time the phases of it."),
             _kernels_command(),
+            _report_command(),
         ],
         explain=explain_unknown_benchmark,
         elsewhere={flag.name: "pagewire bench serve" for flag in bench_serve_flags()},
@@ -103,8 +106,6 @@ def _latency(given: dict[str, object]) -> int:
 
 def _startup(given: dict[str, object]) -> int:
     config = build_config(BenchStartupConfig, given)
-    from pathlib import Path
-
     from ..bench.offline.startup import run
     from ..supervisor.engine_process import prepare_engine
 
@@ -126,6 +127,24 @@ def _kernels_command() -> click.Command:
     return FlagCommand(
         "kernels", config_flags(BenchKernelsConfig), {}, [], kernels,
         "Time single kernels, beside what the machine can do at most.", BENCH_OFFLINE,
+    )  # fmt: skip
+
+
+def _report_command() -> click.Command:
+    def report(results: tuple[Path, ...], **_: Any) -> int:  # Any: as above
+        ctx = click.get_current_context()
+        assert isinstance(ctx.command, FlagCommand)
+        config = build_config(BenchReportConfig, given_values(ctx, ctx.command.flag_options))
+        from ..bench.report.run import run
+
+        return run(config, results, click.echo)
+
+    path = click.Path(path_type=Path)
+    files = click.Argument(["results"], nargs=-1, required=True, type=path, metavar="RESULT.json...")
+    return FlagCommand(
+        "report", config_flags(BenchReportConfig), {}, [files], report,
+        "Make a page of results that `bench serve --save-result --save-detailed` saved; several are compared.",
+        BENCH_OFFLINE,
     )  # fmt: skip
 
 

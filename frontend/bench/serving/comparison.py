@@ -96,15 +96,25 @@ def run_line(run: ComparedRun) -> str:
     )
 
 
-def comparison_json(runs: Sequence[ComparedRun], now: datetime) -> dict[str, Any]:  # Any: JSON
-    """Return all runs as they are saved: each as a run of its own, and what tells them apart."""
+def comparison_json(
+    runs: Sequence[ComparedRun], now: datetime, *, detailed: bool = False
+) -> dict[str, Any]:  # Any: JSON
+    """Return all runs as they are saved: each as a run of its own, and what tells them apart.
+
+    Args:
+        runs: in their order.
+        now: the date that the file bears.
+        detailed: see `result_json`.
+    """
     return {
         "date": f"{now:%Y%m%d-%H%M%S}",
         "runs": [
             {
                 "target": run.target.name,
                 "round": run.round,
-                **result_json(run.metrics, run.config, model=run.model, outcomes=run.outcomes, now=now),
+                **result_json(
+                    run.metrics, run.config, model=run.model, outcomes=run.outcomes, now=now, detailed=detailed
+                ),
                 "peak_requests_running": run.server.peak_running,
                 "peak_kv_cache_usage": run.server.peak_kv_use,
                 "mean_kv_slots_filled": run.server.mean_filled,

@@ -99,6 +99,10 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     plot: Annotated[
         str | None, Meta(description="Picture (.png, .svg, .pdf) of throughput against latency over a sweep.")
     ] = None
+    report: Annotated[
+        str | None,
+        Meta(description="Page (.html) of the run, or of all: figures, distributions, course, settings."),
+    ] = None
     save_result: Annotated[bool, Meta(description="Write the figures to a JSON file.")] = False
     save_detailed: Annotated[bool, Meta(description="With --save-result: each request's figures and text too.")] = False
     result_dir: Annotated[str | None, Meta(description="Folder of the JSON file. Default: the current one.")] = None
@@ -198,6 +202,7 @@ class BenchServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             sweep_request_rate=None,
             rounds=1,
             plot=None,
+            report=None,
         )
 
     @property

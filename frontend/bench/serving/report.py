@@ -60,6 +60,7 @@ def result_json(
     model: str,
     outcomes: Sequence[RequestOutcome],
     now: datetime,
+    detailed: bool = False,
 ) -> dict[str, Any]:  # Any: JSON
     """Return the run as it is saved; the lists of single requests, in the dataset's order, only if asked for.
 
@@ -69,6 +70,7 @@ def result_json(
         model: the name that requests asked for.
         outcomes: of every request; `start_times`, `ttfts` and `itls` are in seconds.
         now: the date that the file bears.
+        detailed: give the lists whether they are asked for or not.
     """
     result: dict[str, Any] = {  # Any: JSON
         "date": f"{now:%Y%m%d-%H%M%S}",
@@ -98,7 +100,7 @@ def result_json(
         latency = metrics.latencies[name]
         result |= {f"mean_{name}_ms": latency.mean, f"median_{name}_ms": latency.median, f"std_{name}_ms": latency.std}
         result |= {f"p{_digits(percentile)}_{name}_ms": value for percentile, value in latency.percentiles.items()}
-    return result | (_details(outcomes) if config.save_detailed else {})
+    return result | (_details(outcomes) if config.save_detailed or detailed else {})
 
 
 def _details(outcomes: Sequence[RequestOutcome]) -> dict[str, Any]:  # Any: JSON

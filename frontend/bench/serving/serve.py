@@ -16,6 +16,9 @@ from pagewire.ipc.errors import ConfigError, MachineError
 
 from ...http.listener import allow_many_connections
 from ..dataset.datasets import SampleRequest
+from ..report.config import check_report
+from ..report.run import save_report
+from ..report.runs import Document, describe_machine, named_runs, run_name
 from .comparison import ComparedRun, compare, comparison_json, comparison_table, run_line
 from .config import BenchServeConfig, LoadPoint, Target
 from .load import LoadRun, Say, run_load
@@ -46,6 +49,8 @@ def run(config: BenchServeConfig, say: Say) -> int:
     folder = _result_folder(config)
     if config.plot is not None:
         check_plot(Path(config.plot))
+    if config.report is not None:
+        check_report(Path(config.report), "--report")
     allow_many_connections()
     return _run_several(config, folder, say) if config.is_comparison else _run_one(config, folder, say)
 
@@ -61,10 +66,13 @@ def _run_one(config: BenchServeConfig, folder: Path | None, say: Say) -> int:
     )
     say(result_table(metrics, config))
     _say_errors(current.ended, say)
+    now = datetime.now().astimezone()
     if folder is not None:
-        now = datetime.now().astimezone()
         document = result_json(metrics, config, model=current.model, outcomes=current.ended, now=now)
         _save(folder / result_filename(config, model=current.model, now=now), document, say)
+    if config.report is not None:
+        detailed = result_json(metrics, config, model=current.model, outcomes=current.ended, now=now, detailed=True)
+        _report([(current.model, detailed)], config, config.report, say)
     return 0 if metrics.completed else _FAILED
 
 
@@ -93,7 +101,26 @@ def _run_several(config: BenchServeConfig, folder: Path | None, say: Say) -> int
     if config.plot is not None:
         save_plot(rows, Path(config.plot), title=f"{config.dataset.dataset_name}, {runs[0].model}")
         say(f"Drawn to {config.plot}.")
+    if config.report is not None:
+        documents = comparison_json(runs, now, detailed=True)["runs"]
+        _report([(run_name(document), document) for document in documents], config, config.report, say)
     return exit_code
+
+
+def _report(named: Sequence[tuple[str, Document]], config: BenchServeConfig, path: str, say: Say) -> None:
+    """Write the page of some runs, with what they were told and where the load came from."""
+    told = {**_changed(config.dataset), **_changed(config)}
+    facts = {"settings": " ".join(f"{name}={value}" for name, value in told.items()), "machine": describe_machine()}
+    runs = named_runs((name, {**document, **facts}) for name, document in named)
+    save_report(runs, Path(path), title="pagewire bench serve")
+    say(f"Reported in {path}.")
+
+
+def _changed(config: msgspec.Struct) -> dict[str, object]:
+    """Return the settings that are not the defaults; never a key."""
+    defaults, values = msgspec.structs.asdict(type(config)()), msgspec.structs.asdict(config)
+    hidden = ("api_key", "dataset", "report")
+    return {name: value for name, value in values.items() if value != defaults[name] and name not in hidden}
 
 
 def _compared_runs(config: BenchServeConfig, say: Say) -> Iterator[ComparedRun | None]:

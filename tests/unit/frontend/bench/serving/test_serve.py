@@ -195,3 +195,15 @@ async def test_a_sweep_is_drawn(tmp_path: Path):
         _, output = await bench(server, sweep_request_rate="50,inf", plot=str(file))
     assert f"Drawn to {file}." in output
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+async def test_the_report_shows_the_run_and_no_key(tmp_path: Path):
+    page = tmp_path / "report.html"
+    async with running_server("hello") as server:
+        exit_code, output = await bench(server, report=str(page), api_key="secret-key", max_concurrency=2)
+    assert exit_code == 0
+    assert f"Reported in {page}." in output
+    text = page.read_text()
+    assert text.count("<svg") == 5
+    assert "max_concurrency=2" in text
+    assert "secret-key" not in text
