@@ -64,7 +64,7 @@ OF_SERVING: Mapping[str, Needless] = {
     **valued("max-log-len", "prompts are never logged, only how long they are (--enable-log-requests)"),
     **switches("disable-uvicorn-access-log", "there is no access log; --enable-log-requests turns a request log on"),
     **valued("uvicorn-log-level", "the HTTP server logs as all processes do (--log-level)"),
-    **switches("enable-server-load-tracking", "/load always says how many requests are being answered"),
+    **switches("enable-server-load-tracking", "what runs is always counted: /load and /metrics"),
     **switches("enable-request-id-headers", "answers always carry X-Request-Id"),
     **switches("disable-frontend-multiprocessing", "frontend and engine core are always processes of their own"),
     **switches("disable-custom-all-reduce", "sums over ranks are gathered and added in rank order, or left to nccl"),
