@@ -54,6 +54,8 @@ class OwnServer:
             listeners = self._ending.enter_context(open_listeners(http))
             cores = start_cores(config)
             self._ending.callback(stop_cores, cores)
+            # Before it is ready it owes nobody anything, and one that loads its model would take its time to end.
+            on_failure.callback(_begin_kill, cores)
             thread = LoopThread("server")
             self._ending.callback(thread.close)
             ready: Future[EngineInfo] = Future()
@@ -98,3 +100,8 @@ class OwnServer:
 
         thread.run(stop())
         job.result()
+
+
+def _begin_kill(cores: Sequence[EngineProcess]) -> None:
+    for core in cores:
+        core.process.begin_kill()

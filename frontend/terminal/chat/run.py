@@ -37,7 +37,10 @@ def run(config: ChatConfig, engine_config: EngineConfig | None) -> int:
     notes = Console(stderr=True, highlight=False)
     is_single = config.quick is not None or not sys.stdin.isatty()
     with open_connection(
-        config.answer.url, config.answer.api_key, engine_config, lambda line: notes.print(line, style="dim")
+        config.answer.url,
+        config.answer.api_key,
+        engine_config,
+        lambda line: notes.print(line, style="dim", soft_wrap=True),
     ) as connection:
         conversation = Conversation(
             model=connection.choose_model(config.answer.model_name),
@@ -176,7 +179,7 @@ class Chat:
         self._console.print(safe_text(text), end="", style="dim" if is_reasoning else "", markup=False, soft_wrap=True)
 
     def _note(self, line: str) -> None:
-        self._console.print(line, style="dim", markup=False)
+        self._console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 class _Ended(Exception):
