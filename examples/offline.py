@@ -7,7 +7,7 @@ from pagewire import LLM, SamplingParams
 
 def main() -> None:
     model = sys.argv[1] if len(sys.argv) > 1 else None  # None: the packaged model
-    with LLM(model, max_model_len=1024) as llm:
+    with LLM(model, max_model_len=512) as llm:
         # All at once: the engine makes one batch of them.
         prompts = ["The capital of France is", "2 + 2 ="]
         for output in llm.generate(prompts, SamplingParams(temperature=0, max_tokens=8), use_tqdm=False):

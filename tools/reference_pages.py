@@ -24,13 +24,14 @@ from tools.flags_table import flags_table
 DOCS = ROOT / "docs"
 _HEAD = "<!-- {}: begin (made by python -m tools.reference_pages) -->"
 _FOOT = "<!-- {}: end -->"
-# Commands whose flags stand on a page of their own.
-_PAGES = {
-    "serve": ("cli.md", "the command line"),
-    "engine": ("cli.md", "the command line"),
-    "bench": ("benchmarking.md", "benchmarks"),
-    "quantize": ("quantization.md", "quantized weights"),
-}
+# Commands whose flags stand on a page of their own, by `tools.flags_table`.
+_PAGES: dict[tuple[str, ...], str] = {
+    ("serve",): "[the command line](cli.md#flags)",
+    ("engine",): "[the command line](cli.md#flags)",
+    **{("bench", name): "[benchmarks](benchmarking.md)"
+       for name in ("serve", "throughput", "latency", "startup", "kernels")},
+    ("quantize",): "[quantized weights](quantization.md)",
+}  # fmt: skip
 
 
 def every_command() -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -80,9 +81,8 @@ def _command_section(words: tuple[str, ...], command: click.Command) -> str:
     parts = [f"## {' '.join(words)}", _help_text(command)]
     arguments = [param.make_metavar(_CONTEXT) for param in command.params if isinstance(param, click.Argument)]
     parts.append("\n".join(["```", " ".join(["pagewire", *words, "[FLAGS]", *arguments]), "```"]))
-    page = _PAGES.get(words[0])
-    if page is not None:
-        parts.append(f"Flags: [{page[1]}]({page[0]}).")
+    if words in _PAGES:
+        parts.append(f"Flags: {_PAGES[words]}.")
     else:
         parts.extend(_own_flags(command))
     return "\n\n".join(parts)
@@ -93,6 +93,9 @@ _CONTEXT = click.Context(click.Command("pagewire"))
 
 def _own_flags(command: click.Command) -> Iterator[str]:
     if not isinstance(command, FlagCommand):
+        options = [param for param in command.params if isinstance(param, click.Option)]
+        if options:
+            yield "\n".join(["| flag | |", "|---|---|", *(f"| `{each.opts[-1]}` | {each.help} |" for each in options)])
         return
     own = [option.flag for option in command.flag_options if not _is_of_engine(option.flag)]
     if own:
