@@ -126,6 +126,7 @@ class RestCalls:
                 if rest.is_asleep:
                     raise InvalidRequest("The engine is asleep; wake it up (wake_up).", param="method")
                 rest.resume()
+                self._clears = ""  # of a pause that is over before it could
                 return True
             case "is_paused":
                 _no_arguments(call)
