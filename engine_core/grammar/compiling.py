@@ -38,5 +38,7 @@ def compile_matcher(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguida
 
 
 def _shortened(error: str) -> str:
-    text = " ".join(error.split("<state>")[0].split())
+    text = " ".join(error.split("<state>")[0].split()).removesuffix("<non-verbose/>").rstrip()
+    if text == "NoExtensionBias":  # the library's word for a language without texts
+        text = ""
     return f"{text[:_MAX_ERROR_CHARS]}…" if len(text) > _MAX_ERROR_CHARS else text or "it allows no text."

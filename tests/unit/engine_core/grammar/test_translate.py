@@ -53,6 +53,8 @@ def matches(kind: str, grammar: str, text: str) -> bool:
         ("regex", "(?=a)b", "look-ahead"),
         ("regex", "", "empty one"),
         ("grammar", "root ::= ", "empty one"),
+        ("regex", r"[^\s\S]", r"used: it allows no text\.$"),
+        ("grammar", "start: start", r"used: it allows no text\.$"),
         ("grammar", "start: missing", "missing"),
         ("grammar", "what (", "GBNF"),
         ("choice", "[]", "one text or more"),
