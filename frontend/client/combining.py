@@ -51,10 +51,12 @@ def combine_answers(method: str, answers: Sequence[Any]) -> Any:  # Any: each ut
     """Return the answer to a utility call that every core got.
 
     Numbers add up, lists are joined, of maps each value is combined so, and yes is what all say. `stats` are those of
-    `sum_stats`.
+    `sum_stats`; adapters, which all have, are listed once.
     """
     if method == "stats":
         return msgspec.structs.asdict(sum_stats([StepStats(**answer) for answer in answers]))
+    if method == "list_adapters":
+        return answers[0]
     return _combine(answers)
 
 

@@ -38,6 +38,7 @@ def test_answers_are_put_together_by_their_kind():
     assert combine_answers("drain", [2, 3]) == 5
     assert combine_answers("reset_prefix_cache", [True, True]) is True
     assert combine_answers("block_tables", [[1], [], [2]]) == [1, 2]
+    assert combine_answers("list_adapters", [[{"name": "a"}], [{"name": "a"}]]) == [{"name": "a"}]
     assert combine_answers(
         "pool", [{"num_blocks": 3, "ref_counts": {1: 2}}, {"num_blocks": 4, "ref_counts": {5: 1}}]
     ) == {
