@@ -44,7 +44,7 @@ def chat_request(request: CountTokensRequest) -> ChatRequest:
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
     if isinstance(request, MessageRequest):
         fields |= {name: getattr(request, name) for name in _SAME_NAME}
-        fields |= {"max_completion_tokens": request.max_tokens, "stop": request.stop_sequences or None}
+        fields |= {"max_tokens": request.max_tokens, "stop": request.stop_sequences or None}
     given = {name: value for name, value in fields.items() if value is not None}
     try:
         return msgspec.convert(given, ChatRequest)

@@ -188,6 +188,11 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
         EngineDead: the engine is gone.
     """
     refuse_unsupported(body)
+    if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
+        raise InvalidRequest(
+            f"max_completion_tokens must be at least 1, or null; got {body.max_completion_tokens}.",
+            param="max_completion_tokens",
+        )
     model = serving.check_model(body.model)
     deadline = serving.deadline_of(request, body)
     check_stream_options(body)

@@ -80,7 +80,7 @@ def test_limits_and_formats_go_on_to_the_chat():
         stop_sequences=["x"], top_k=3, thinking={"type": "disabled"},
         output_config={"format": {"type": "json_schema", "schema": schema}},
     )  # fmt: skip
-    assert (chat["max_completion_tokens"], chat["stop"], chat["top_k"]) == (5, ["x"], 3)
+    assert (chat["max_tokens"], chat["stop"], chat["top_k"]) == (5, ["x"], 3)
     assert chat["reasoning_effort"] == "none"
     assert chat["response_format"]["json_schema"]["schema"] == schema
 

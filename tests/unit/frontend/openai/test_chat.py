@@ -65,7 +65,9 @@ async def test_max_completion_tokens_wins_over_max_tokens_and_the_models_default
         assert (await server.chat(max_tokens=2))["choices"][0]["message"]["content"] == "ab"
         both = await server.chat(max_tokens=2, max_completion_tokens=3)
         assert both["choices"][0]["message"]["content"] == "abc"
-        assert (await server.post("/v1/chat/completions", messages=[message("x")], max_tokens=0))[0] == 400
+        for name in ("max_tokens", "max_completion_tokens"):
+            status, answer = await server.post("/v1/chat/completions", messages=[message("x")], **{name: 0})
+            assert (status, answer["error"]["param"]) == (400, name)
 
 
 async def test_every_child_gets_its_role_its_text_and_one_finish():
