@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+# pause_turn: the server ended the turn before its end; sent back, it is gone on with.
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn"]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -102,6 +102,8 @@ class _MessageWriter:
         sequence: str | None = None
         if finish_reason == "length":
             reason = "max_tokens"
+        elif finish_reason == "abort":
+            reason = "pause_turn"
         elif self._output.has_calls:
             reason = "tool_use"
         elif isinstance(stop_reason, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import anthropic
@@ -76,6 +77,14 @@ async def test_a_stop_sequence_is_named():
     async with sdk("one END two") as (_, client):
         message = await client.messages.create(model="fake", max_tokens=100, messages=_HI, stop_sequences=["END"])
         assert (message.content[0].text, message.stop_reason, message.stop_sequence) == ("one ", "stop_sequence", "END")
+
+
+async def test_an_answer_that_was_aborted_is_told_from_one_that_came_to_its_end():
+    async with sdk("Hello!", num_steps=0) as (server, client):
+        answering = asyncio.create_task(client.messages.create(model="fake", max_tokens=9, messages=_HI))
+        request = await server.core.next(AddRequest)
+        server.client.abort([request.request_id])
+        assert (await answering).stop_reason == "pause_turn"
 
 
 async def test_a_prefill_is_gone_on_with():
