@@ -45,6 +45,10 @@ class ServerConnection:
         """Run a coroutine that uses this connection; Ctrl-C cancels it."""
         return self._thread.run(coroutine)
 
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:  # Any: as above
+        """Have a coroutine run beside what else is done, until it ends or this connection is closed."""
+        self._thread.start(coroutine)
+
     def get_text(self, path: str) -> str:
         """Return the body of a GET; errors as `request`."""
         return self.run(self._get(path)).decode(errors="replace")

@@ -19,6 +19,7 @@ from pagewire.ipc.errors import MachineError, PagewireError
 
 from ..connection import ServerConnection
 from .config import TopConfig
+from .engine_watch import EngineWatch
 from .samples import Sample, rates_between, read_sample
 from .view import Frame, draw
 
@@ -69,6 +70,7 @@ class Watch:
         self._connection = connection
         self._clock = clock
         self._samples = deque([self._sample()], maxlen=_LATELY)
+        self._engine = EngineWatch(connection)
         self._history: deque[float] = deque(maxlen=_HISTORY)
 
     def look(self) -> Frame:
@@ -82,7 +84,7 @@ class Watch:
         rates, lately = rates_between(earlier, latest), rates_between(self._samples[0], latest)
         if fault is None:
             self._history.append(rates.output_tokens_s)
-        return Frame(self._connection.url, latest, rates, lately, list(self._history), fault)
+        return Frame(self._connection.url, latest, rates, lately, list(self._history), self._engine.cores, fault)
 
     def _sample(self) -> Sample:
         text = self._connection.get_text("/metrics")

@@ -11,6 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from .engine_view import engine_rows
+from .engine_watch import CorePicture
 from .samples import Rates, Sample
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -28,6 +30,7 @@ class Frame:
         rates: since the one before.
         lately: over more looks, for what a single one sees little of.
         history: output tokens a second, the latest last.
+        cores: the engine's own picture, where the server shows one.
         fault: why there is no newer look, if there is none.
     """
 
@@ -36,12 +39,18 @@ class Frame:
     rates: Rates
     lately: Rates
     history: Sequence[float]
+    cores: Sequence[CorePicture] = ()
     fault: str | None = None
 
 
 def draw(frame: Frame) -> RenderableType:
     """Return the frame for a terminal of any width."""
     parts: list[RenderableType] = [_requests(frame), _cache(frame), _throughput(frame), _latencies(frame)]
+    if frame.cores:
+        table = _grid()
+        for name, drawn in engine_rows(frame.cores):
+            table.add_row(name, drawn)
+        parts.append(table)
     if frame.fault is not None:
         parts.append(Text(frame.fault, style="bold red"))
     title = Text(f"{frame.sample.model or 'pagewire'} at {frame.url}", style="bold")
