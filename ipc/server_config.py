@@ -139,6 +139,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_stored_responses: Annotated[
         int, Meta(description="Responses of /v1/responses that are kept in memory, to go on from; 0 keeps none.")
     ] = 1000
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Meta(description="Send a trace of each request to this OpenTelemetry collector, like http://127.0.0.1:4318."),
+    ] = None
     disable_log_stats: Annotated[bool, Meta(description="No line of throughput figures every 10 s.")] = False
     enable_log_requests: Annotated[bool, Meta(description="Log each request.")] = False
 

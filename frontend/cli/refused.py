@@ -58,7 +58,7 @@ _NOT_YET: Mapping[str, str] = {
         ("calculate-kv-scales", "scales of 8-bit keys and values are the checkpoint's, and 1 where it has none"),
         ("middleware", "no code of others runs in the server; put a reverse proxy in front"),
         ("enable-ssl-refresh", "start the server again when its certificate changes"),
-        ("otlp-traces-endpoint collect-detailed-traces", "no traces are sent; /metrics says what took how long"),
+        ("collect-detailed-traces", "traces have queue, prefill and decode (--otlp-traces-endpoint)"),
         ("kv-cache-metrics kv-cache-metrics-sample cudagraph-metrics enable-mfu-metrics enable-log-outputs",
          "/metrics and --profile-steps show what the engine does"),
         ("enable-per-request-metrics", "/metrics has the times of all requests together"),

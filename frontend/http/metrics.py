@@ -17,6 +17,7 @@ from pagewire.ipc.outputs import CoreKey, EngineInfo, StepStats
 from .engine_totals import EngineTotals
 from .figures import Figures, add_figures
 from .metric_families import FINISHED_REASONS, REJECTION_REASONS, Families
+from .request_record import RequestRecord
 
 # vLLM's buckets: dashboards compute quantiles from them.
 _LATENCY_S = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
@@ -27,30 +28,6 @@ _TOKEN_S = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 
 _NUM_CHILDREN = (1, 2, 5, 10, 20)
 _NUM_PREEMPTIONS = (0, 1, 2, 5, 10, 20, 50)
 _BODY_BYTES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
-
-
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ended request leaves behind. Times are in seconds; None where it never got so far.
-
-    Attributes:
-        finish_reasons: one per child: stop, length, abort or error.
-        max_tokens: as asked for.
-        queue_s: from the core's receipt to its first schedule.
-        first_token_s: from arrival to the first token; last_token_s: to the last.
-    """
-
-    finish_reasons: tuple[str, ...]
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_output_tokens: int
-    max_child_output_tokens: int
-    n: int
-    max_tokens: int | None
-    num_preemptions: int
-    e2e_s: float
-    queue_s: float | None
-    first_token_s: float | None
-    last_token_s: float | None
 
 
 class Metrics(Collector):

@@ -13,6 +13,7 @@ from pagewire.ipc.errors import Overloaded
 from ..anthropic.errors import anthropic_error_response
 from ..openai.errors import Unauthorized, error_response, log_error
 from ..openai.serving import ARRIVAL, REQUEST_ID, SERVING, Serving, is_safe_id
+from ..tracing.tracing import HttpExchange, Tracing
 from .access.api_keys import ApiKeys
 from .access.cors import CrossOrigin, is_preflight
 
@@ -33,6 +34,7 @@ def middlewares(serving: Serving, keys: ApiKeys, cross_origin: CrossOrigin) -> l
     """Return what surrounds every handler, the outermost first."""
     return [
         _count(serving),
+        *([] if serving.tracing is None else [_trace(serving.tracing)]),
         _identify,
         _answer_errors,
         _answer_preflights(cross_origin),
@@ -84,6 +86,25 @@ def _count(serving: Serving) -> Middleware:
         return response
 
     return count
+
+
+def _trace(tracing: Tracing) -> Middleware:
+    @web.middleware
+    async def trace(request: web.Request, handler: Handler) -> web.StreamResponse:
+        pattern = _pattern(request)
+        if pattern in _WATCHED_PATHS:
+            return await handler(request)
+        headers = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
+        exchange = HttpExchange(method=_known_method(request.method), route=pattern, headers=headers)
+        with tracing.exchange(exchange):
+            try:
+                response = await handler(request)
+                exchange.status = response.status
+            finally:
+                exchange.request_id = request.get(REQUEST_ID, "")
+            return response
+
+    return trace
 
 
 @web.middleware

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pagewire.ipc.sampling_params import SamplingParams
 
 from ..text.generation import Generation, TextChunk
-from .metrics import Metrics, RequestRecord
+from .metrics import Metrics
+from .request_record import RequestRecord
 
 
 class RequestTimer:
@@ -46,24 +47,28 @@ class RequestTimer:
         if chunk.finish_reason is not None:
             self._reasons[child] = chunk.finish_reason
 
-    def done(self, generation: Generation, *, has_failed: bool) -> None:
-        """Report the request, once, however it ended; children without an end were aborted, or failed."""
+    def done(self, generation: Generation, *, has_failed: bool) -> RequestRecord:
+        """Report the request, once, however it ended; children without an end were aborted, or failed.
+
+        Returns:
+            What was reported.
+        """
         missing = "error" if has_failed else "abort"
         times = generation.metrics
         finished_s = times.finished_time
-        self._metrics.request_done(
-            RequestRecord(
-                finish_reasons=tuple(self._reasons.get(child, missing) for child in range(self._params.n)),
-                num_prompt_tokens=len(generation.prompt_token_ids),
-                num_cached_tokens=generation.num_cached_tokens,
-                num_output_tokens=sum(self.num_output_tokens),
-                max_child_output_tokens=max(self.num_output_tokens),
-                n=self._params.n,
-                max_tokens=self._params.max_tokens,
-                num_preemptions=times.num_preemptions,
-                e2e_s=self._clock() - self._arrival if finished_s is None else finished_s,
-                queue_s=times.time_in_queue,
-                first_token_s=times.first_token_time,
-                last_token_s=times.last_token_time,
-            )
+        record = RequestRecord(
+            finish_reasons=tuple(self._reasons.get(child, missing) for child in range(self._params.n)),
+            num_prompt_tokens=len(generation.prompt_token_ids),
+            num_cached_tokens=generation.num_cached_tokens,
+            num_output_tokens=sum(self.num_output_tokens),
+            max_child_output_tokens=max(self.num_output_tokens),
+            n=self._params.n,
+            max_tokens=self._params.max_tokens,
+            num_preemptions=times.num_preemptions,
+            e2e_s=self._clock() - self._arrival if finished_s is None else finished_s,
+            queue_s=times.time_in_queue,
+            first_token_s=times.first_token_time,
+            last_token_s=times.last_token_time,
         )
+        self._metrics.request_done(record)
+        return record

@@ -19,6 +19,7 @@ from ..openai.serving import Serving
 from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..text.text_side import TextSide
+from ..tracing.tracing import open_tracing
 from . import server
 from .access.tls import load_tls
 from .metrics import Metrics
@@ -62,6 +63,7 @@ class HTTPService:
             adapters=lambda: client.adapters,
         )
         client.add_core_listener(self._metrics.step_done)
+        self._tracing = None if config.otlp_traces_endpoint is None else open_tracing(config.otlp_traces_endpoint)
         self._serving = Serving(
             info=client.info,
             generator=TextGenerator(client, text.tokenizer),
@@ -79,6 +81,7 @@ class HTTPService:
                 tool_parser=config.tool_call_parser,
                 reasoning_parser=config.reasoning_parser,
             ),
+            tracing=self._tracing,
             response_role=config.response_role,
             times=StreamTimes(keep_alive_s=config.sse_keep_alive_interval or NEVER_S),
         )
@@ -92,6 +95,8 @@ class HTTPService:
                 log = StatsLog(self._metrics.totals, self._client.info.device, time.monotonic)
                 task = asyncio.create_task(log.run())
                 stack.callback(task.cancel)
+            if self._tracing is not None:
+                stack.push_async_callback(self._tracing.aclose)
             if self._siblings is not None:
                 await self._siblings.attach(functools.partial(server.answer_siblings, self._app))
                 stack.push_async_callback(self._siblings.aclose)

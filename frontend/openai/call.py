@@ -15,6 +15,7 @@ from pagewire.ipc.sampling_params import SamplingParams
 
 from ..http.request_timer import RequestTimer
 from ..text.generation import Arrival, Generation, TextChunk, TextRequest
+from ..tracing.tracing import GenerationTrace
 from .beams import beam_search_of
 from .bodies.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from .bodies.schema import GenerationRequest
@@ -218,9 +219,32 @@ async def start_call(
         call.has_failed = True
         raise
     finally:
-        for timer, generation in zip(timers, generations, strict=False):  # fewer, if the engine died between
-            timer.done(generation, has_failed=call.has_failed)
-            generation.close()
+        _report(serving, call, timers, label=label, model=request.model, params=params)
+
+
+def _report(
+    serving: Serving,
+    call: Call,
+    timers: Sequence[RequestTimer],
+    *,
+    label: str,
+    model: str | None,
+    params: SamplingParams,
+) -> None:
+    """Count and trace a call's generations, and abort those that still run."""
+    for timer, generation in zip(timers, call.generations, strict=False):  # fewer, if the engine died between
+        record = timer.done(generation, has_failed=call.has_failed)
+        if serving.tracing is not None:
+            serving.tracing.generation_done(
+                GenerationTrace(
+                    request_id=label,
+                    model=model or serving.info.served_model_names[0],
+                    params=params,
+                    record=record,
+                    arrived_at_s=generation.metrics.arrival_timestamp,
+                )
+            )
+        generation.close()
 
 
 async def _prepare(

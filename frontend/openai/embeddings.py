@@ -12,7 +12,7 @@ from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.requests import EmbedTask
 
 from ..client.embedding import PromptEmbedding
-from ..http.metrics import RequestRecord
+from ..http.request_record import RequestRecord
 from .bodies.embeddings import EmbeddingData, EmbeddingRequest, EmbeddingResponse
 from .bodies.json_body import JsonBody, json_response
 from .bodies.responses import PromptTokensDetails, Usage

@@ -22,6 +22,7 @@ from ..http.sse import StreamTimes
 from ..templates.renderer import ChatRenderer
 from ..text.generation import TextGenerator
 from ..tokenizer.tokenizer import Tokenizer
+from ..tracing.tracing import Tracing
 from .bodies.embeddings import EmbeddingRequest
 from .bodies.schema import GenerationRequest
 from .deadline import Deadline
@@ -44,6 +45,7 @@ class Serving:
         times: the limits of connections.
         request_timeout_s: the most that a request may take, and what one gets that names no time; None for no limit.
         formats: how the model writes calls of tools and reasoning.
+        tracing: who is told of each request; None: nobody.
         response_role: the role of answers to chats.
         forces_usage: every stream brings its usage, in each chunk.
         names_ids: name tokens by their ids in logprobs, unless a request says otherwise.
@@ -65,6 +67,7 @@ class Serving:
     names_ids: bool = False
     log_requests: bool = False
     formats: AnswerFormats = field(default_factory=AnswerFormats)
+    tracing: Tracing | None = None
     response_role: str = "assistant"
     started_at: int = field(default_factory=lambda: int(time.time()))
     clock: Callable[[], float] = time.monotonic

@@ -22,6 +22,7 @@ from pagewire.ipc.server_config import ListenConfig, ServerConfig
 from ..client.engine_client import AsyncEngineClient
 from ..client.key_files import read_server_keys
 from ..http.listener import describe_listeners, open_listeners
+from ..tracing.tracing import check_tracing
 from .attach_notice import noticing_silence
 from .engine_process import prepare_engine, start_cores
 from .farewell import say_farewell
@@ -55,6 +56,7 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
         return run_host(engine_config)
     setup_logging("frontend", engine_config.log_level, engine_config.log_format)
     exit_at_sigterm()
+    check_tracing(server_config.otlp_traces_endpoint)
     report = StartupReport()
     with open_listeners(server_config) as listeners:
         address = server_config.engine

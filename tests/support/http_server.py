@@ -31,6 +31,7 @@ from pagewire.frontend.openai.serving import Serving
 from pagewire.frontend.templates.renderer import ChatRenderer, SplitRenderer
 from pagewire.frontend.text.generation import TextGenerator
 from pagewire.frontend.tokenizer.tokenizer import Tokenizer
+from pagewire.frontend.tracing.tracing import Tracing
 from pagewire.ipc.requests import AddRequest
 from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import FakeCore, engine_info
@@ -160,6 +161,7 @@ async def running_server(
     log_requests: bool = False,
     chats: ChatRenderer | None = None,
     formats: AnswerFormats | None = None,
+    tracing: Tracing | None = None,
     clock: Callable[[], float] = time.monotonic,
     **core_options: Any,
 ) -> AsyncIterator[Running]:
@@ -191,6 +193,7 @@ async def running_server(
             forces_usage=config is not None and config.enable_force_include_usage,
             names_ids=config is not None and config.return_tokens_as_token_ids,
             log_requests=log_requests,
+            tracing=tracing,
             started_at=1_700_000_000,
             clock=clock,
         )

@@ -34,7 +34,7 @@ CONFINED = {
     "click": "frontend",
 }
 # What a distribution is imported as, where the name differs.
-IMPORTED_AS = {"pyzmq": "zmq", "pyyaml": "yaml", "protobuf": "google"}
+IMPORTED_AS = {"pyzmq": "zmq", "pyyaml": "yaml", "protobuf": "google", "opentelemetry-sdk": "opentelemetry"}
 
 
 def source_files() -> list[Path]:
@@ -142,7 +142,7 @@ def test_every_import_is_declared_as_a_dependency():
     project = pyproject()["project"]
     assert isinstance(project, dict)
     optional = [
-        line for extra in ("plot", "ray", "slow-tokenizers") for line in project["optional-dependencies"][extra]
+        line for extra in ("otel", "plot", "ray", "slow-tokenizers") for line in project["optional-dependencies"][extra]
     ]
     names = {re.split(r"[><=;\[ ]", line)[0].lower() for line in [*project["dependencies"], *optional]}
     declared = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in names} | {"triton"}

@@ -7,7 +7,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagewire.frontend.http.figures import Histogram
-from pagewire.frontend.http.metrics import Metrics, RequestRecord
+from pagewire.frontend.http.metrics import Metrics
+from pagewire.frontend.http.request_record import RequestRecord
 from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.outputs import StepStats
 from tests.support.fake_core import engine_info
