@@ -30,7 +30,9 @@ def keeping_history(path: Path, completions: Sequence[str]) -> Iterator[None]:
     readline.set_history_length(_MAX_HISTORY)
     readline.set_completer_delims(" ")
     readline.set_completer(_completer(completions))
-    readline.parse_and_bind("tab: complete")
+    # Some builds of Python bring another library under the same name.
+    is_libedit = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
     try:
         yield
     finally:
