@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..parts import AnswerPart
 from .base import ToolParser
 
 OPEN_TAG, CLOSE_TAG = "<tool_call>", "</tool_call>"
@@ -14,6 +15,12 @@ OPEN_TAG, CLOSE_TAG = "<tool_call>", "</tool_call>"
 
 class HermesParser(ToolParser):
     """See the module. A closing tag that is missing is not missed."""
+
+    def finish(self) -> list[AnswerPart]:
+        """See `PartReader`. The beginning of a closing tag, which a limit cut off, is no text."""
+        if self._step == self._close:
+            self._buffer = ""
+        return super().finish()
 
     @property
     def _tags(self) -> Sequence[str]:

@@ -43,6 +43,7 @@ SAMPLES = [
     (H, '<tool_call>{"name": "unheard_of", "arguments": {}}', calls(("unheard_of", "{}"))),
     (H, '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', calls(("f", '{"a": 1}'))),
     (H, '<tool_call>{"name": "f"}</tool_call>', calls(("f", "{}"))),
+    (H, '<tool_call>{"name": "f"}\n</tool_', calls(("f", "{}"))),
     (H, '<tool_call>{"name": "f", "arguments": null}</tool_call>', calls(("f", "{}"))),
     (H, '<tool_call>{"name": "f", "arguments": {"a": "one\ntwo\tthree"}}</tool_call>',
      calls(("f", '{"a": "one\\ntwo\\tthree"}'))),
