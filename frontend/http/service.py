@@ -25,6 +25,7 @@ from .access.tls import load_tls
 from .metrics import Metrics
 from .sse import NEVER_S, StreamTimes
 from .stats_log import StatsLog
+from .together import TOGETHER
 
 # A handler whose generation was just ended needs a moment to tell its client so.
 HANDLER_END_TIMEOUT_S = 2.0
@@ -91,9 +92,10 @@ class HTTPService:
     async def serving(self, listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
         """Answer requests while the context is open; on leaving, end what runs and tell its clients."""
         async with contextlib.AsyncExitStack() as stack:
-            if not self._config.disable_log_stats:
+            # The figures are those of the whole engine: of several frontends, one says them.
+            if not self._config.disable_log_stats and (self._siblings is None or self._siblings.index == 0):
                 log = StatsLog(self._metrics.totals, self._client.info.device, time.monotonic)
-                task = asyncio.create_task(log.run())
+                task = asyncio.create_task(log.run(refresh=self._app[TOGETHER].figures))
                 stack.callback(task.cancel)
             if self._tracing is not None:
                 stack.push_async_callback(self._tracing.aclose)

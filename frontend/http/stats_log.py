@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -34,10 +34,14 @@ class StatsLog:
         self._drafts = _Drafts()
         self._was_busy = False
 
-    async def run(self, interval_s: float = INTERVAL_S) -> None:
-        """Log a line each interval, until cancelled."""
+    async def run(
+        self, interval_s: float = INTERVAL_S, *, refresh: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        """Log a line each interval, until cancelled; `refresh` first brings the totals up to date."""
         while True:
             await asyncio.sleep(interval_s)
+            if refresh is not None:
+                await refresh()
             line = self.next_line()
             if line is not None:
                 logger.info("%s", line)

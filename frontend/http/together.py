@@ -28,6 +28,7 @@ class Together:
     def __init__(self, serving: Serving, siblings: Siblings | None) -> None:
         self._serving = serving
         self._siblings = siblings
+        self._last_of_others = Figures()
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._process)
@@ -38,8 +39,7 @@ class Together:
         if self._siblings is None:
             return generate_latest(_Collected([*metrics.families([]), *self._process.collect()]))
         own = self._own_figures()
-        answer = await self._siblings.figures(own)
-        others = answer.figures or FrontendFigures(Figures(), {})
+        others, answer = await self._ask_others(own)
         families = [
             *metrics.families([others.figures]),
             self._frontends(answer),
@@ -48,12 +48,22 @@ class Together:
         return generate_latest(_Collected(families))
 
     async def figures(self) -> Figures:
-        """Return what all frontends have counted."""
-        own = self._serving.metrics.figures
+        """Return what all frontends have counted. What others know of the cores is remembered."""
+        metrics = self._serving.metrics
         if self._siblings is None:
-            return own
-        answer = await self._siblings.figures(self._own_figures())
-        return own if answer.figures is None else add_figures([own, answer.figures.figures])
+            return metrics.figures
+        others, _ = await self._ask_others(self._own_figures())
+        metrics.totals.learn(others.figures.cores)
+        return add_figures([metrics.figures, others.figures])
+
+    async def _ask_others(self, own: FrontendFigures) -> tuple[FrontendFigures, Answer]:
+        """Return what the others have counted: what they last had, if the launcher says nothing."""
+        assert self._siblings is not None
+        answer = await self._siblings.figures(own)
+        if answer.figures is None:
+            return FrontendFigures(self._last_of_others, {}), answer
+        self._last_of_others = answer.figures.figures
+        return answer.figures, answer
 
     async def load(self) -> dict[str, int]:
         """Return the answer of /load."""

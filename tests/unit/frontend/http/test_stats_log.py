@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from pagewire.frontend.http.engine_totals import EngineTotals
 from pagewire.frontend.http.stats_log import StatsLog
 from pagewire.ipc.outputs import StepStats
@@ -70,3 +74,19 @@ def test_drafts_have_a_line_of_their_own_while_any_are_checked():
     totals.update(StepStats(num_steps=2, num_draft_checks=6, num_draft_tokens=10, accepted_at=(3, 1)), core=("a", 1))
     line = log.next_draft_line() or ""
     assert "length: 1.00, Accepted: 0 tokens, Drafted: 2 tokens" in line
+
+
+async def test_totals_are_refreshed_before_each_line(caplog: pytest.LogCaptureFixture):
+    totals, clock, has_logged = EngineTotals(), Clock(), asyncio.Event()
+
+    async def refresh() -> None:
+        totals.update(StepStats(num_steps=1, num_generation_tokens=50, num_running=1), core=("a", 1))
+        if len(caplog.messages) > 1:
+            has_logged.set()
+
+    with caplog.at_level("INFO", logger="pagewire"):
+        running = asyncio.create_task(StatsLog(totals, "cpu", clock).run(0.0, refresh=refresh))
+        async with asyncio.timeout(10):
+            await has_logged.wait()
+        running.cancel()
+    assert "Running: 1 reqs" in caplog.messages[0]
