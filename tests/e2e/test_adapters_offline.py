@@ -74,7 +74,6 @@ def bits(outputs: list[RequestOutput]) -> list[object]:
     "options",
     [
         {},
-        {"kernels": "reference"},
         {"tensor_parallel_size": 2},
         {"kernels": "reference", "tensor_parallel_size": 2},
         {"pipeline_parallel_size": 2},
