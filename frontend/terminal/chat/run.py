@@ -97,6 +97,7 @@ class Chat:
         self._config = config
         self._console = console or Console(highlight=False, no_color=config.plain or None)
         self._read = read
+        self._was_interrupted = False  # since the last message: then the next Ctrl-C is the end
         self._commands = ChatCommands(conversation, connection.model_names)
 
     def run(self) -> int:
@@ -109,27 +110,26 @@ class Chat:
         return 0
 
     def _converse(self) -> None:
-        was_interrupted = False
         while True:
             try:
                 message = self._read()
-                if not message:
-                    continue
-                was_interrupted = not self._take(message)
+                if message:
+                    self._was_interrupted = False
+                    self._take(message)
             except EOFError:
                 self._console.print()
                 return
             except KeyboardInterrupt:
-                if was_interrupted:
+                if self._was_interrupted:
                     self._console.print()
                     return
-                was_interrupted = True
+                self._was_interrupted = True
                 self._note("\nCtrl-C once more, or Ctrl-D, ends the chat.")
             except _Ended:
                 return
 
-    def _take(self, message: str) -> bool:
-        """Answer a message or run a command; return False if the answer was stopped.
+    def _take(self, message: str) -> None:
+        """Answer a message or run a command.
 
         Raises:
             _Ended: the user asked for the end.
@@ -138,12 +138,13 @@ class Chat:
             if message.startswith("/"):
                 outcome = self._commands.run(message)
                 self._show(outcome)
-                return self._answer() if outcome.asks_again else True
-            self._conversation.say(message)
-            return self._answer()
+                if outcome.asks_again:
+                    self._answer()
+            else:
+                self._conversation.say(message)
+                self._answer()
         except PagewireError as exc:
             self._console.print(f"error: {safe_text(exc.message)}", style="red", markup=False)
-            return True
 
     def _show(self, outcome: Outcome) -> None:
         if outcome.clears:
@@ -153,8 +154,8 @@ class Chat:
         if outcome.ends:
             raise _Ended
 
-    def _answer(self) -> bool:
-        """Answer what was asked last; return False if Ctrl-C stopped it."""
+    def _answer(self) -> None:
+        """Answer what was asked last, until Ctrl-C stops it."""
         reader, is_whole = AnswerReader(_ignore), False
         try:
             if self._config.plain or not self._console.is_terminal:
@@ -167,13 +168,12 @@ class Chat:
                     self._connection.stream(_PATH, self._conversation.body(), reader.take)
             is_whole = True
         except KeyboardInterrupt:
-            pass  # what came until now is the answer
+            self._was_interrupted = True  # what came until now is the answer
         finally:
             stats = reader.stats()
             if reader.text or is_whole:
                 self._conversation.answered(reader.text, stats)
         self._note(stats.describe())
-        return is_whole
 
     def _write(self, text: str, is_reasoning: bool) -> None:
         self._console.print(safe_text(text), end="", style="dim" if is_reasoning else "", markup=False, soft_wrap=True)
