@@ -10,6 +10,7 @@ import msgspec
 from pagewire.ipc.errors import RequestError
 from pagewire.ipc.sampling_params import SamplingParams
 
+from ..client.gathering import gather_all
 from ..text.beam_generation import BeamGeneration
 from ..text.beam_search import Beam, BeamSearchParams
 from ..text.generation import TextGenerator
@@ -72,16 +73,9 @@ async def search_prompts(
         progress.request_done(0, sum(len(sequence.logprobs) for sequence in output.sequences))
         return output
 
-    tasks = [
-        asyncio.create_task(search(index, prompt, adapter))
-        for index, (prompt, adapter) in enumerate(zip(prompts, adapters, strict=True))
-    ]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await gather_all(
+        search(index, prompt, adapter) for index, (prompt, adapter) in enumerate(zip(prompts, adapters, strict=True))
+    )
 
 
 async def _search(

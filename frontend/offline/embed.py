@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +10,7 @@ from pagewire.ipc.errors import RequestError
 from pagewire.ipc.requests import EmbedTask
 
 from ..client.engine_client import AsyncEngineClient
+from ..client.gathering import gather_all
 from ..tokenizer.tokenizer import Tokenizer
 from .progress import Progress
 from .prompts import OfflinePrompt
@@ -70,10 +70,4 @@ async def embed_prompts(
             num_cached_tokens=embedding.num_cached_tokens,
         )
 
-    tasks = [asyncio.create_task(embed(index, prompt)) for index, prompt in enumerate(prompts)]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await gather_all(embed(index, prompt) for index, prompt in enumerate(prompts))

@@ -12,6 +12,7 @@ from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.requests import EmbedTask
 
 from ..client.embedding import PromptEmbedding
+from ..client.gathering import gather_all
 from ..http.request_record import RequestRecord
 from .bodies.embeddings import EmbeddingData, EmbeddingRequest, EmbeddingResponse
 from .bodies.json_body import JsonBody, json_response
@@ -104,16 +105,9 @@ async def _embed_all(
 ) -> list[PromptEmbedding]:
     """Return the vectors of prompts that share the engine's steps; one that fails ends the others."""
     names = [label] if len(prompts) == 1 else [f"{label}-{index}" for index in range(len(prompts))]
-    tasks = [
-        asyncio.create_task(_embed(serving, prompt, task, body, name, deadline))
-        for prompt, name in zip(prompts, names, strict=True)
-    ]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await gather_all(
+        _embed(serving, prompt, task, body, name, deadline) for prompt, name in zip(prompts, names, strict=True)
+    )
 
 
 async def _embed(
