@@ -66,10 +66,9 @@ class AnswerStats:
         end = {"stop": "", None: ", stopped", "length": ", cut at its longest"}.get(
             self.finish_reason, f", {self.finish_reason}"
         )
-        return (
-            f"{self.num_output_tokens} tokens{speed}, first after {self.first_token_s:.2f} s, prompt of "
-            f"{self.num_prompt_tokens}{cached}{end}"
-        )
+        # A server tells of the prompt at the end, which an answer that was stopped has not.
+        prompt = f", prompt of {self.num_prompt_tokens}{cached}" if self.num_prompt_tokens else ""
+        return f"{self.num_output_tokens} tokens{speed}, first after {self.first_token_s:.2f} s{prompt}{end}"
 
 
 @dataclass
