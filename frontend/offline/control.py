@@ -14,6 +14,7 @@ from ..text.generation import TextGenerator
 from ..text.text_side import TextSide
 from .embed import EmbeddingRequestOutput, embed_prompts
 from .engine import OfflineEngine
+from .lora_request import LoRARequest, read_lora_requests
 from .progress import Progress
 from .prompts import Prompt, read_prompts
 
@@ -34,6 +35,7 @@ class EngineControl:
         use_tqdm: bool = True,
         pooling: Literal["last", "mean"] = "last",
         normalize: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """Return a vector for each prompt, in their order.
 
@@ -42,6 +44,7 @@ class EngineControl:
             use_tqdm: show a progress bar on standard error.
             pooling: last: the hidden state of the last token; mean: the mean of all tokens'.
             normalize: scale each vector to length 1.
+            lora_request: as of `generate`.
 
         Raises:
             RequestError: a prompt can't be served; with several prompts the text says which.
@@ -49,10 +52,11 @@ class EngineControl:
         """
         read = read_prompts(prompts)
         labels = [str(next(self._request_ids)) for _ in read]
+        adapters = read_lora_requests(lora_request, len(read))
         task = EmbedTask(pooling=pooling, normalize=normalize)
         with Progress(len(read), is_shown=use_tqdm) as progress:
             return self._engine.run(
-                embed_prompts(self._generator.client, self._text.tokenizer, read, task, labels, progress)
+                embed_prompts(self._generator.client, self._text.tokenizer, read, task, labels, progress, adapters)
             )
 
     def sleep(self, level: int = 1) -> None:

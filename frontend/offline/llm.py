@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from pagewire.ipc.errors import InvalidRequest, RequestError
+from pagewire.ipc.errors import RequestError
 from pagewire.ipc.outputs import EngineInfo, TokenLogprobs
 from pagewire.ipc.sampling_params import SamplingParams
 
@@ -34,7 +34,7 @@ from ..tokenizer.tokenizer import Tokenizer
 from .beam_search import BeamSearchOutput, search_prompts
 from .control import EngineControl
 from .engine import OfflineEngine
-from .lora_request import LoRARequest, load_requested
+from .lora_request import LoRARequest, load_requested, read_lora_requests
 from .options import engine_config_of
 from .outputs import CompletionOutput, RequestOutput, to_logprob_dicts, to_prompt_logprob_dicts
 from .progress import Progress
@@ -177,7 +177,7 @@ class LLM(EngineControl):
             EngineError: the engine failed.
         """
         each_prompt = read_prompts(prompts)
-        each_adapter = _read_lora_requests(lora_request, len(each_prompt))
+        each_adapter = read_lora_requests(lora_request, len(each_prompt))
 
         async def search() -> list[BeamSearchOutput]:
             adapters = [await load_requested(self._generator.client, adapter) for adapter in each_adapter]
@@ -212,7 +212,7 @@ class LLM(EngineControl):
             sampling_params = self.get_default_sampling_params()
         each_params = read_each(sampling_params, SamplingParams, len(prompts), "sampling_params")
         each_priority = read_each(priority, int, len(prompts), "priority")
-        each_adapter = _read_lora_requests(lora_request, len(prompts))
+        each_adapter = read_lora_requests(lora_request, len(prompts))
         labels = [str(next(self._request_ids)) for _ in prompts]
 
         async def prepare() -> list[TextRequest]:
@@ -332,16 +332,3 @@ class _Answer:
             finish_reason=None if self._last is None else self._last.finish_reason,
             stop_reason=None if self._last is None else self._last.stop_reason,
         )
-
-
-def _read_lora_requests(
-    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
-) -> list[LoRARequest | None]:
-    if given is None or isinstance(given, LoRARequest):
-        return [given] * num_prompts
-    if len(given) != num_prompts:
-        raise InvalidRequest(
-            f"lora_request has {len(given)} entries for {num_prompts} prompts; give one, or one each.",
-            param="lora_request",
-        )
-    return list(given)

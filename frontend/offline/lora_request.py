@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagewire.ipc.errors import InvalidRequest
@@ -38,3 +39,21 @@ async def load_requested(client: AsyncEngineClient, request: LoRARequest | None)
             return adapter.name
     await client.call_utility("load_adapter", request.lora_name, request.lora_path, timeout_s=_LOAD_LIMIT_S)
     return request.lora_name
+
+
+def read_lora_requests(
+    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
+) -> list[LoRARequest | None]:
+    """Return the adapter of each prompt: one may be given for all, or one or None each.
+
+    Raises:
+        InvalidRequest: there are more or fewer than prompts.
+    """
+    if given is None or isinstance(given, LoRARequest):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise InvalidRequest(
+            f"lora_request has {len(given)} entries for {num_prompts} prompts; give one, or one each.",
+            param="lora_request",
+        )
+    return list(given)
