@@ -37,12 +37,12 @@ class Switchboard:
         self._lines[index] = line = await Line.over(sock, respond)
         try:
             await line.has_ended.wait()
-        finally:
-            await line.aclose()
+        finally:  # no pause before it is all accounted for: whoever saw the process end cancels this
             del self._lines[index]
             last = self._last.pop(index, None)
             if last is not None:
                 self._ended = add_figures([self._ended, last.figures])
+            await line.aclose()
 
     async def _gather(self, asker: int, question: Question) -> Answer:
         """Ask all but the asker; return what they know together."""

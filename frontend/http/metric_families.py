@@ -144,7 +144,7 @@ class Families:
             if key[0] == "http_requests":
                 requests.add_metric(key[1:], count)
         yield requests
-        for name in ("http_request_duration_seconds", "http_request_size_bytes"):
+        for name in ("http_request_duration_seconds", "http_request_size_bytes", "http_response_size_bytes"):
             family = HistogramMetricFamily(name, _help(name), labels=labels[:2])
             for key, histogram in self._figures.histograms.items():
                 if key[0] == name:

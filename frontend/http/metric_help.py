@@ -51,6 +51,7 @@ HELP = {
     "http_requests": "HTTP answers by route, method and status.",
     "http_request_duration_seconds": "From a request's head to its answer's end.",
     "http_request_size_bytes": "Bytes of request bodies, as their heads say.",
+    "http_response_size_bytes": "Bytes of the answers' bodies.",
     "frontends": "Frontend processes by whether they answered the scrape; silent ones count as they last did.",
     "request_prefill_kv_computed_tokens": "Prompt tokens computed, not cached.",
 }

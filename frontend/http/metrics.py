@@ -116,7 +116,15 @@ class Metrics(Collector):
         """Count a request that was not taken, though nothing is wrong with it; see REJECTION_REASONS."""
         self._figures.count("admission_rejections", reason)
 
-    def http_done(self, handler: str, method: str, status: int, duration_s: float, request_bytes: int = 0) -> None:
+    def http_done(
+        self,
+        handler: str,
+        method: str,
+        status: int,
+        duration_s: float,
+        request_bytes: int = 0,
+        response_bytes: int = 0,
+    ) -> None:
         """Count an HTTP answer.
 
         Args:
@@ -125,11 +133,13 @@ class Metrics(Collector):
             status: of the answer.
             duration_s: from the head to the answer's end.
             request_bytes: of the body, as its head said.
+            response_bytes: of the answer's body.
         """
         figures = self._figures
         figures.count("http_requests", handler, method, str(status))
         figures.histogram("http_request_duration_seconds", handler, method, bounds=_LATENCY_S).observe(duration_s)
         figures.histogram("http_request_size_bytes", handler, method, bounds=_BODY_BYTES).observe(request_bytes)
+        figures.histogram("http_response_size_bytes", handler, method, bounds=_BODY_BYTES).observe(response_bytes)
 
     @property
     def figures(self) -> Figures:

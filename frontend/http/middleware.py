@@ -71,10 +71,10 @@ def _count(serving: Serving) -> Middleware:
         pattern = _pattern(request)
         if pattern in _WATCHED_PATHS:
             return await handler(request)
-        status = _LEFT_STATUS
+        status, response_bytes = _LEFT_STATUS, 0
         try:
             response = await handler(request)
-            status = response.status
+            status, response_bytes = response.status, _num_bytes(response)
         finally:
             serving.metrics.http_done(
                 pattern,
@@ -82,10 +82,16 @@ def _count(serving: Serving) -> Middleware:
                 status,
                 serving.clock() - start,
                 request.content_length or 0,
+                response_bytes,
             )
         return response
 
     return count
+
+
+def _num_bytes(response: web.StreamResponse) -> int:
+    """Return the length of a body that was streamed, or that is sent after the handler's end."""
+    return response.body_length if response.prepared else response.content_length or 0
 
 
 def _trace(tracing: Tracing) -> Middleware:

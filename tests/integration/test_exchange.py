@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pagewire.frontend.http.listener import open_listeners
 from pagewire.frontend.supervisor.frontends import Frontends
 from pagewire.ipc.config import EngineConfig, ModelOptions
+from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.server_config import ServerConfig
 from tests.support.fake_core import FakeCore, engine_info
 from tests.support.tiny_model import tiny_checkpoint
@@ -62,6 +65,17 @@ class Served:
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
+@pytest.fixture(autouse=True)
+def _json_logs() -> Iterator[None]:
+    logger, root = logging.getLogger("pagewire"), logging.getLogger()
+    before = logger.handlers[:], logger.level, logger.propagate, root.handlers[:]
+    setup_logging("launcher", "info", "json")
+    yield
+    logging.captureWarnings(False)
+    logger.handlers[:], logger.propagate, root.handlers[:] = before[0], before[2], before[3]
+    logger.setLevel(before[1])
+
+
 @asynccontextmanager
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     info = engine_info(vocab_size=300, eos_token_ids=(2,), max_model_len=2048)
@@ -75,7 +89,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
                 yield Served(frontends, tmp_path / "http")
 
 
-async def test_any_frontend_answers_for_all_and_a_dead_one_is_still_counted(tmp_path: Path):
+async def test_any_frontend_answers_for_all_and_the_dead_still_count(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     async with served(tmp_path) as server:
         with server.stopped(1):
             for _ in range(2):
@@ -111,6 +125,8 @@ async def test_any_frontend_answers_for_all_and_a_dead_one_is_still_counted(tmp_
             assert await server.sample("vllm:request_success_total") == 5
         assert await server.sample("vllm:request_success_total") == 5
         assert (await server.ask("GET", path))[0] == 404
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]  # children log as their parent does
+    assert {line["process"] for line in lines} >= {"frontend 0", "frontend 1"}
 
 
 async def test_what_another_frontend_stores_can_be_cancelled_and_deleted(tmp_path: Path):

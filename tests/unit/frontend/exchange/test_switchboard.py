@@ -86,6 +86,25 @@ async def test_all_are_summed_and_the_dead_go_on_counting():
             assert await sum_of(asker, 10) == 71
 
 
+async def test_the_dead_count_however_their_end_is_heard_of_first():
+    for is_heard_first in (True, False):
+        board = Switchboard(2)
+        ours, theirs = socket.socketpair()
+        serving = asyncio.create_task(board.attach(1, ours))
+        dying = Siblings(1, 2, theirs.detach())
+        await dying.attach(Frontend(1, 20).respond)
+        async with attached(board, 0, Frontend(0, 10).respond) as asker:
+            assert await sum_of(asker, 10) == 30
+            line = board._lines[1]
+            await dying.aclose()
+            if is_heard_first:
+                await line.has_ended.wait()
+                await asyncio.sleep(0)
+            serving.cancel()
+            await asyncio.wait({serving})
+            assert await sum_of(asker, 10) == 30
+
+
 async def test_silent_one_is_said_and_counts_as_it_last_did(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(line_module.Line.ask, "__kwdefaults__", {"timeout_s": 0.05})
     board, stands_still = Switchboard(2), asyncio.Event()

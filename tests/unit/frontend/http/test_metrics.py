@@ -219,6 +219,9 @@ async def test_scrape_after_a_load_equals_the_usage_of_its_answers():
         # Every token but each child's first one waited for its predecessor.
         assert await server.metric("vllm:inter_token_latency_seconds_count") <= output_sum - 6
         assert await server.metric("http_requests_total", handler="/v1/completions", status="200") == 3
+        assert await server.metric("http_response_size_bytes_sum", handler="/v1/completions") > 300
+        streamed = await server.stream_completion()
+        assert await server.metric("http_response_size_bytes_sum", handler="/v1/completions") > 300 + 50 * len(streamed)
 
 
 async def test_scrape_has_every_name_that_dashboards_read():
