@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -53,9 +54,9 @@ def test_several_hosts_divide_the_ranks_in_order(
 
 @pytest.fixture
 def free_port() -> int:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    with context.socket(zmq.PAIR) as socket:
-        return int(socket.bind_to_random_port("tcp://127.0.0.1"))
+    # Not a socket of ZeroMQ's, which gives its port back in a thread, some time after it is closed.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_ray_has_an_agent_for_every_rank(runtime_dir: RuntimeDir) -> None:
