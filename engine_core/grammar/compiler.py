@@ -82,14 +82,22 @@ class GrammarCompiler:
             self._thread.start()
 
     def _work(self) -> None:
-        from .helper import GrammarHelper  # the library costs memory, and time to load
-
+        try:
+            from .helper import GrammarHelper  # the library costs memory, and time to load
+        except ImportError as exc:
+            missing = EngineError(f"Grammars can't be followed here: {exc}. Install llguidance.")
+            while (grammar := self._orders.get()) is not None:
+                self._tell(CompileResult(grammar, None, missing))
+            return
         helper = GrammarHelper(self._source, log_level=self._log_level)
         work = _Compilations(self._source, helper.start, helper.prove)
         while (grammar := self._orders.get()) is not None:
-            self._results.put(work.compile(grammar))
-            os.write(self._write_fd, b"\0")
+            self._tell(work.compile(grammar))
         helper.end()
+
+    def _tell(self, result: CompileResult) -> None:
+        self._results.put(result)
+        os.write(self._write_fd, b"\0")
 
 
 class _Compilations:

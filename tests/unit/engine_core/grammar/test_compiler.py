@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import zmq
 
@@ -47,6 +49,16 @@ def test_nothing_is_started_before_the_first_grammar(source):
     compiler.exchange(Orders())
     assert compiler._thread is None
     assert not poller.poll(0)
+    compiler.close()
+
+
+def test_where_the_library_is_missing_whoever_waits_is_told_so(source, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pagewire.engine_core.grammar.helper", None)  # importing it is an ImportError
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(source, log_level="warning", poller=poller)
+    engine = Orders(Grammar("regex", "a+"))
+    run(compiler, poller, engine, 1)
+    assert "Install llguidance" in engine.results[0].error.message
     compiler.close()
 
 
