@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pagewire.engine_core.guess_costs import GuessCosts
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 from tests.support.draft_models import build_draft_driver, make_draft_runner
@@ -78,8 +79,19 @@ def test_answers_are_those_without(draft: str, options: dict[str, Any], is_async
         assert num_accepted == num_drafts, "what it guesses is what it draws, preemptions and prefix hits included"
 
 
+class FreeGuesses(GuessCosts):
+    """A machine on which guesses take no time."""
+
+    def needs_plain_step(self, num_decodes: int) -> bool:
+        return False
+
+    def price(self, num_decodes: int) -> float:
+        return 0.0
+
+
 def test_a_model_that_guesses_for_itself_needs_a_step_for_many_tokens() -> None:
     driver = build_draft_driver(tiny_checkpoint(), tiny_checkpoint(), max_drafts=5)
+    driver.engine._drafts._costs = FreeGuesses()  # type: ignore[attr-defined]  # as large as the model, it never pays
     run(driver, 1)
     assert len(driver.steps) <= 4  # 16 tokens: the first, then 6 a step
 
