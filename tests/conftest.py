@@ -7,10 +7,15 @@ the environment again, so that an executor decides for itself.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 SWITCH = "TRITON_INTERPRET"
 
@@ -38,3 +43,30 @@ if importlib.util.find_spec("triton") is not None:  # an optional dependency
 # for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def logging_as_before() -> Iterator[None]:
+    """Undo what a test sets up for its process's log: no later test would see what it waits for."""
+    logger, root = logging.getLogger("pagewire"), logging.getLogger()
+    handlers, level, propagate, of_root = list(logger.handlers), logger.level, logger.propagate, list(root.handlers)
+    yield
+    is_unchanged = logger.handlers == handlers
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
+    if not is_unchanged:
+        root.handlers[:] = of_root
+        logging.captureWarnings(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def logging_of_a_module_ends_with_it() -> Iterator[None]:
+    with logging_as_before():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def logging_of_a_test_ends_with_it() -> Iterator[None]:
+    with logging_as_before():
+        yield

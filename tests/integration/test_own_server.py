@@ -30,8 +30,9 @@ def engine(path: Path) -> EngineConfig:
 def test_a_model_is_served_for_one_command_and_gone_with_it(capfd: pytest.CaptureFixture[str]):
     lines: list[str] = []
     path = tiny_checkpoint("llama")
+    others = set(descendants_of(os.getpid()))  # of tests before
     with open_connection(None, None, engine(path), lines.append) as connection:
-        children = descendants_of(os.getpid())
+        children = set(descendants_of(os.getpid())) - others
         assert children
         model = connection.choose_model(None)
         events: list[dict[str, object]] = []
