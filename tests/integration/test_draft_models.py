@@ -55,6 +55,23 @@ def alone(request_id: int) -> list[Answer]:
     return answers(driver[request_id])
 
 
+class FreeGuesses(GuessCosts):
+    """A machine on which guesses take no time."""
+
+    def needs_plain_step(self, num_decodes: int) -> bool:
+        return False
+
+    def price(self, num_decodes: int) -> float:
+        return 0.0
+
+
+def build(*models: Path, **options: Any) -> ModelDriver:
+    """Return a driver that asks for all guesses that it can: what they take on this machine is left out."""
+    driver = build_draft_driver(*models, **options)
+    driver.engine._drafts._costs = FreeGuesses()  # type: ignore[attr-defined]
+    return driver
+
+
 def run(driver: ModelDriver, *request_ids: int) -> tuple[int, int]:
     """Run requests and check their answers; return how many guesses were checked and how many were right."""
     driver.add(*requests(*request_ids))
@@ -70,7 +87,7 @@ def run(driver: ModelDriver, *request_ids: int) -> tuple[int, int]:
 @pytest.mark.parametrize("options", [{}, {"budget": 5}, {"num_blocks": 12}], ids=str)
 def test_answers_are_those_without(draft: str, options: dict[str, Any], is_async: bool) -> None:
     target = tiny_checkpoint()
-    driver = build_draft_driver(target, drafts_of(target)[draft], is_async=is_async, **options)
+    driver = build(target, drafts_of(target)[draft], is_async=is_async, **options)
     num_drafts, num_accepted = run(driver)
     assert num_drafts > (0 if "budget" in options else 10)
     if "num_blocks" in options:
@@ -79,26 +96,15 @@ def test_answers_are_those_without(draft: str, options: dict[str, Any], is_async
         assert num_accepted == num_drafts, "what it guesses is what it draws, preemptions and prefix hits included"
 
 
-class FreeGuesses(GuessCosts):
-    """A machine on which guesses take no time."""
-
-    def needs_plain_step(self, num_decodes: int) -> bool:
-        return False
-
-    def price(self, num_decodes: int) -> float:
-        return 0.0
-
-
 def test_a_model_that_guesses_for_itself_needs_a_step_for_many_tokens() -> None:
-    driver = build_draft_driver(tiny_checkpoint(), tiny_checkpoint(), max_drafts=5)
-    driver.engine._drafts._costs = FreeGuesses()  # type: ignore[attr-defined]  # as large as the model, it never pays
+    driver = build(tiny_checkpoint(), tiny_checkpoint(), max_drafts=5)
     run(driver, 1)
     assert len(driver.steps) <= 4  # 16 tokens: the first, then 6 a step
 
 
 def test_blocks_of_the_prefix_cache_that_the_draft_model_never_wrote_are_computed() -> None:
     target = tiny_checkpoint()
-    driver = build_draft_driver(target, target)
+    driver = build(target, target)
     want = driver.engine._drafts.want
     driver.engine._drafts.want = lambda *_: 0  # type: ignore[method-assign]
     assert run(driver, 1) == (0, 0)
@@ -110,7 +116,7 @@ def test_blocks_of_the_prefix_cache_that_the_draft_model_never_wrote_are_compute
 
 def test_an_executor_that_takes_over_guesses_on() -> None:
     target = tiny_checkpoint()
-    driver = build_draft_driver(target, target)
+    driver = build(target, target)
     driver.add(*requests())
     for _ in range(4):
         driver.step()
