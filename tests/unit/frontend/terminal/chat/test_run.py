@@ -46,6 +46,27 @@ class Terminal:
         """Press keys."""
         os.write(self._master, text.encode())
 
+    def at_prompt(self, text: str) -> None:
+        """Press keys once the next prompt is there: only then does the terminal belong to readline.
+
+        What was typed before is taken as text; a Ctrl-D among it is lost.
+        """
+        self.expect("> ")
+        self.type(text)
+
+    def interrupt_until_end(self) -> int:
+        """Press Ctrl-C; press it again while the first goes unnoticed; return the exit code.
+
+        Python's readline only notices a signal that comes while it waits for a key, not just before.
+        """
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            os.kill(self.process.pid, signal.SIGINT)
+            while select.select([self._master], [], [], 5.0)[0]:
+                if not self._read(0.0):
+                    return self.end()
+        raise AssertionError(f"Ctrl-C does not end it: {self.shown!r}")
+
     def end(self) -> int:
         """Wait for its end; return its exit code."""
         while self._read(LIMIT_S):
@@ -72,16 +93,16 @@ async def test_a_person_chats_stops_an_answer_and_leaves(tmp_path: Path):
     def use(url: str) -> None:
         terminal = Terminal(["chat", "--url", url], tmp_path)
         terminal.expect("/help shows the commands")
-        terminal.type("hi\r")
+        terminal.at_prompt("hi\r")
         terminal.expect("hello")
         terminal.expect("first after")
-        terminal.type("/hlep\r")
+        terminal.at_prompt("/hlep\r")
         terminal.expect("did you mean /help?")
-        terminal.type("/set temperature 0\r")
+        terminal.at_prompt("/set temperature 0\r")
         terminal.expect("temperature: 0")
-        terminal.type("/retry\r")
+        terminal.at_prompt("/retry\r")
         terminal.expect("first after")
-        terminal.type("\x04")
+        terminal.at_prompt("\x04")
         assert terminal.end() == 0
 
     async with running_server("hello") as server:
@@ -95,12 +116,12 @@ async def test_ctrl_c_stops_the_answer_and_a_second_one_ends_the_chat(tmp_path: 
     def use(url: str) -> None:
         terminal = Terminal(["chat", "--url", url, "--plain"], tmp_path)
         terminal.expect("/help shows the commands")
-        terminal.type("hi\r")
+        terminal.at_prompt("hi\r")
         terminal.expect("word")
         os.kill(terminal.process.pid, signal.SIGINT)
         terminal.expect("stopped")
-        os.kill(terminal.process.pid, signal.SIGINT)
-        assert terminal.end() == 0
+        terminal.expect("> ")
+        assert terminal.interrupt_until_end() == 0
 
     async with running_server("word word word", num_steps=8) as server:
         await asyncio.to_thread(use, server.url)
