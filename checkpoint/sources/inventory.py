@@ -12,9 +12,9 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import read_json_object
-from .large_files import PARTIAL_SUFFIX, SHA256, digest_of
 from .packaged import SMOLLM2, default_cache_directory, remove_packaged_model
 from .repo_files import INDEX_FILE, group_gguf, safetensors_files
+from .resumed_file import PARTIAL_SUFFIX, SHA256, digest_of
 
 _FOLDER_PREFIX, _FOLDER_SEPARATOR = "models--", "--"
 
@@ -50,6 +50,8 @@ def hub_cache_directory() -> Path:
 
 def list_models(cache_directory: Path | None = None, packaged_directory: Path | None = None) -> list[StoredModel]:
     """Return the models that can be served without a network, in the order of their names.
+
+    A model that was fetched at several revisions is there as often, that of its default branch first.
 
     Args:
         cache_directory: the hub's cache; None: where HF_HOME says.
@@ -97,7 +99,9 @@ def drop_damaged_files(model: StoredModel) -> list[str]:
 
 
 def remove_model(model: StoredModel) -> int:
-    """Remove a model's files and return the bytes that this gave back; blobs that others use as well stay.
+    """Remove a model's files and return the bytes that this gave back; what others use as well stays.
+
+    So do files outside of the cache that somebody linked into it.
 
     Raises:
         OSError: a file can't be removed.
@@ -109,11 +113,13 @@ def remove_model(model: StoredModel) -> int:
     folder = snapshot.parent.parent
     freed = 0
     for file in model.files:
-        blob = file.resolve()
+        blob, is_link = file.resolve(), file.is_symlink()
+        num_bytes = file.stat().st_size
         file.unlink()
-        freed += _remove_unused(blob, folder, file)
+        # On a system without links the file itself was all there is.
+        freed += _remove_unused(blob, folder) if is_link else num_bytes
     _remove_empty(snapshot)
-    if not any((folder / "snapshots").iterdir()):
+    if not any((folder / "snapshots").iterdir()) and not folder.is_symlink():
         shutil.rmtree(folder)
     return freed
 
@@ -127,13 +133,11 @@ def _repo_id(folder: Path) -> str:
 
 
 def _snapshots(folder: Path) -> Iterator[Path]:
-    """Yield the snapshots of a repository, that of its default branch alone if there is one."""
-    snapshots = folder / "snapshots"
-    main = folder / "refs" / "main"
-    if main.is_file() and (current := snapshots / main.read_text(encoding="utf-8").strip()).is_dir():
-        yield current
-    elif snapshots.is_dir():
-        yield from sorted(snapshots.iterdir())
+    """Yield the snapshots of a repository, that of its default branch first."""
+    snapshots, main = folder / "snapshots", folder / "refs" / "main"
+    current = main.read_text(encoding="utf-8").strip() if main.is_file() else None
+    if snapshots.is_dir():
+        yield from sorted(snapshots.iterdir(), key=lambda path: (path.name != current, path.name))
 
 
 def _models_of(repo_id: str, snapshot: Path) -> Iterator[StoredModel]:
@@ -177,11 +181,11 @@ def _snapshot_of(model: StoredModel) -> Path:
     return next(parent for parent in model.files[0].parents if parent.parent.name == "snapshots")
 
 
-def _remove_unused(blob: Path, folder: Path, file: Path) -> int:
+def _remove_unused(blob: Path, folder: Path) -> int:
     """Remove a blob that no snapshot refers to any more; return its bytes."""
-    if blob == file or not blob.is_file():  # a system without links: the file itself is gone
+    if blob.parent != (folder / "blobs").resolve():
         return 0
-    if any(other.resolve() == blob for other in _links(folder / "snapshots")):
+    if any(other.resolve() == blob for other in _links(folder / "snapshots")) or not blob.is_file():
         return 0
     num_bytes = blob.stat().st_size
     blob.unlink()

@@ -6,55 +6,17 @@ here, into the library's own cache and under its names: it then finds them there
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import http.client
-import re
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-import msgspec
-
-from pagewire.ipc.errors import MachineError
+from .resumed_file import SHA256, RemoteFile, ResumedFile
 
 _LARGE = frozenset({".safetensors", ".gguf"})
-SHA256 = re.compile(r"[0-9a-f]{64}")  # the hub's ETag of a large file is its digest
-_CHUNK_BYTES = 1 << 20
 _AT_ONCE = 4  # files: a model has a few large ones, and one connection rarely fills a line
-_TRIES = 5  # without a byte of progress
-_TIMEOUT_S = 60.0
-PARTIAL_SUFFIX = ".partial"
-
-
-class _Untrusted(Exception):
-    """The certificate is not to be checked with the system's authorities; the library brings some of its own."""
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to fetch.
-
-    Attributes:
-        name: in the repository.
-        url: where its bytes are, redirections followed.
-        headers: to send there.
-        num_bytes: its size.
-        sha256: its digest.
-        path: where it belongs in the cache.
-    """
-
-    name: str
-    url: str
-    headers: dict[str, str]
-    num_bytes: int
-    sha256: str
-    path: Path
 
 
 def fetch_large_files(repo_id: str, commit: str, names: Iterable[str], cache_directory: Path | None) -> None:
@@ -67,8 +29,8 @@ def fetch_large_files(repo_id: str, commit: str, names: Iterable[str], cache_dir
         cache_directory: where the hub's cache lies; None: where HF_HOME says.
 
     Raises:
-        OSError: the hub can't be reached, or the file not be written; and whatever the library raises.
-        MachineError: what came has another digest.
+        OSError: the hub can't be reached; and whatever the library raises.
+        MachineError: a file can't be written, or came with another digest.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -78,14 +40,45 @@ def fetch_large_files(repo_id: str, commit: str, names: Iterable[str], cache_dir
         if PurePosixPath(name).suffix in _LARGE
         and not isinstance(try_to_load_from_cache(repo_id, name, cache_directory, revision=commit), str)
     ]
-    if not missing:
-        return
-    with ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="fetch") as threads:
-        found = threads.map(lambda name: _look_up(repo_id, commit, name, cache_directory), missing)
-        list(threads.map(_fetch, [file for file in found if file is not None]))
+    stop = threading.Event()
+    files = [ResumedFile(partial(_look_up, repo_id, commit, name, cache_directory), stop) for name in missing]
+    run_at_once([file.fetch for file in files], stop)
 
 
-def _look_up(repo_id: str, commit: str, name: str, cache_directory: Path | None) -> _File | None:
+def run_at_once(jobs: Sequence[Callable[[], None]], stop: threading.Event) -> None:
+    """Run jobs, four at a time. What ends the wait for them, Ctrl-C or the first one's fault, stops the others.
+
+    Their threads are daemons: neither Ctrl-C nor the program's end waits for a connection that brings nothing.
+    """
+    waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                job = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                job()
+                ends.put(None)
+            except BaseException as exc:  # raised again by whoever waits
+                ends.put(exc)
+
+    try:
+        for number in range(min(_AT_ONCE, len(jobs))):
+            threading.Thread(target=work, name=f"fetch-{number}", daemon=True).start()
+        for _ in jobs:
+            fault = ends.get()
+            if fault is not None:
+                raise fault
+    finally:
+        stop.set()
+
+
+def _look_up(repo_id: str, commit: str, name: str, cache_directory: Path | None) -> RemoteFile | None:
     """Return what the hub says of a file; None if it states no digest, and the library shall fetch it."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import repo_folder_name
@@ -96,10 +89,10 @@ def _look_up(repo_id: str, commit: str, name: str, cache_directory: Path | None)
     if facts.etag is None or facts.size is None or SHA256.fullmatch(facts.etag) is None:
         return None
     # The credential is the hub's: where the bytes lie elsewhere, the address itself holds the permission.
-    is_hub = urlsplit(facts.location).netloc == urlsplit(constants.ENDPOINT).netloc
-    headers: dict[str, str] = build_hf_headers() if is_hub else {}
+    is_hub = urlsplit(facts.location)[:2] == urlsplit(constants.ENDPOINT)[:2]
+    headers: dict[str, str] = build_hf_headers(token=None if is_hub else False)
     folder = Path(cache_directory or constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo_id, repo_type="model")
-    return _File(
+    return RemoteFile(
         name=name,
         url=facts.location,
         headers=headers,
@@ -107,68 +100,3 @@ def _look_up(repo_id: str, commit: str, name: str, cache_directory: Path | None)
         sha256=facts.etag,
         path=folder / "blobs" / facts.etag,
     )
-
-
-def _fetch(file: _File) -> None:
-    file.path.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.path.with_name(file.path.name + PARTIAL_SUFFIX)
-    with partial.open("ab") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)  # another process may be fetching it
-        if file.path.exists():
-            partial.unlink(missing_ok=True)
-            return
-        try:
-            _fetch_rest(file, opened)
-        except _Untrusted:
-            partial.unlink()
-            return  # nothing came: the library fetches it
-        if digest_of(partial) != file.sha256:
-            partial.unlink()
-            raise MachineError(f"{file.name} came with another digest than {file.sha256}, and was dropped; fetch again")
-        partial.replace(file.path)
-
-
-def _fetch_rest(file: _File, opened: BinaryIO) -> None:
-    from huggingface_hub.utils.tqdm import tqdm
-
-    if opened.tell() > file.num_bytes:
-        opened.truncate(0)
-    with ExitStack() as stack:
-        make_bar: Any = tqdm  # Any: the library's bar has no types
-        bar = stack.enter_context(
-            make_bar(total=file.num_bytes, initial=opened.tell(), unit="B", unit_scale=True, desc=file.name)
-        )
-        failures = 0
-        while (begin := opened.tell()) < file.num_bytes:
-            try:
-                _copy(file, opened, bar)
-            except (OSError, http.client.HTTPException) as exc:
-                failures = 1 if opened.tell() > begin else failures + 1
-                if isinstance(getattr(exc, "reason", None), ssl.SSLCertVerificationError):
-                    raise _Untrusted from exc
-                is_answer = False
-                if isinstance(exc, urllib.error.HTTPError):
-                    exc.close()  # it is also the answer, with its connection
-                    is_answer = exc.code < 500
-                if is_answer or failures == _TRIES:
-                    raise exc if isinstance(exc, OSError) else OSError(f"{file.name}: {exc!r}") from exc
-
-
-def _copy(file: _File, opened: BinaryIO, bar: Any) -> None:  # Any: as above
-    """Append what is missing, as far as one connection brings it."""
-    headers = {**file.headers, "Range": f"bytes={opened.tell()}-"}
-    request = urllib.request.Request(file.url, headers=headers)  # noqa: S310 -- the hub's own address
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 -- as above
-        if response.status != http.HTTPStatus.PARTIAL_CONTENT:  # it knows no ranges, and sends all
-            bar.update(-opened.tell())
-            opened.truncate(0)
-        while chunk := response.read(_CHUNK_BYTES):
-            opened.write(chunk)
-            bar.update(len(chunk))
-    opened.flush()
-
-
-def digest_of(path: Path) -> str:
-    """Return a file's sha256 in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

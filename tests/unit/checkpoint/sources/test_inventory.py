@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pagewire.checkpoint.sources.inventory import drop_damaged_files, list_models, partial_downloads, remove_model
-from pagewire.checkpoint.sources.large_files import PARTIAL_SUFFIX
 from pagewire.checkpoint.sources.packaged import SMOLLM2
+from pagewire.checkpoint.sources.resumed_file import PARTIAL_SUFFIX
 
 COMMIT = "c" * 40
 
@@ -79,6 +79,22 @@ def test_a_blob_that_another_revision_uses_stays(cache: Path):
     freed = remove_model(next(model for model in list_models(cache, cache) if model.name == "acme/tiny"))
     assert freed == len(b"{}")
     assert (folder / "snapshots" / ("d" * 40) / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_every_revision_is_listed_the_default_branch_first(cache: Path):
+    store(cache, "acme/tiny", {"config.json": b"{}", "model.safetensors": b"older"}, "a" * 40, is_main=False)
+    assert [each.revision for each in list_models(cache, cache) if each.name == "acme/tiny"] == [COMMIT, "a" * 40]
+
+
+def test_a_file_outside_of_the_cache_stays_though_it_is_linked_into_it(cache: Path, tmp_path: Path):
+    outside = tmp_path / "own.safetensors"
+    outside.write_bytes(b"own weights")
+    tiny = next(model for model in list_models(cache, cache) if model.name == "acme/tiny")
+    (tiny.path / "model.safetensors").unlink()
+    (tiny.path / "model.safetensors").symlink_to(outside)
+    assert remove_model(tiny) == len(b"{}")
+    assert outside.exists()
+    assert not tiny.path.exists()
 
 
 def test_damaged_weights_are_dropped_to_be_fetched_again(cache: Path):
