@@ -57,6 +57,19 @@ def test_neither_view_has_a_serious_issue(browser, axe, is_dark):
         assert issues(page, axe) == [], "the engine"
 
 
+def test_the_view_of_the_engine_keeps_the_focus_from_picture_to_picture(browser):
+    with served_page(ANSWER, info=CONTEXT) as served:
+        page = PageDriver(browser, served.url + "/#engine")
+        page.run("document.querySelector('.skip').click()")
+        assert page.run("return document.activeElement.id") == "main"
+        page.until(lambda: page.find_all(".requests tbody tr"), "the requests")
+        assert page.find("#engine").is_displayed(), "what leads to the content leaves the view as it is"
+        page.run("document.querySelector('.requests-frame').focus()")
+        page.run("document.querySelector('.requests tbody tr').dataset.picture = 'first'")
+        page.until(lambda: not page.find_all("[data-picture]"), "the next picture")
+        assert page.run(NAME_OF_FOCUS) == "Table of requests"
+
+
 def test_everything_is_reached_by_keys_in_the_order_of_sight(browser):
     with served_page(ANSWER, info=CONTEXT) as served:
         page = PageDriver(browser, served.url)

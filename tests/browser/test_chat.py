@@ -130,6 +130,19 @@ def test_a_reload_keeps_conversations_which_can_be_renamed_and_deleted(browser):
         page.until(lambda: [each.text for each in page.find_all(".conversation-name")] == ["Named"], "one of them")
 
 
+def test_what_is_deleted_while_it_is_answered_does_not_come_back(browser):
+    with served_page("word " * 500, info=CONTEXT, num_steps=10) as served:
+        page = PageDriver(browser, served.url)
+        page.send("Go on")
+        page.until(lambda: page.answer() == "word word", "the first words")
+        page.run("window.confirm = () => true")
+        page.run("document.querySelector('[aria-label^=\"Delete\"]').click()")
+        page.until(lambda: any(isinstance(each, AbortRequests) for each in served.core.received), "the abort")
+        page.send("And on")
+        page.until(lambda: len(bodies(served)) == 2, "the next one")
+        assert [each.text for each in page.find_all(".conversation-name")] == ["And on"]
+
+
 def test_answers_are_made_again_and_questions_edited(browser):
     with served_page("Yes.") as served:
         page = PageDriver(browser, served.url)
@@ -200,6 +213,42 @@ def test_a_wrong_key_is_said_and_the_right_one_is_kept_for_the_tab(browser):
         page.until(lambda: page.is_idle() and page.answer() == "Welcome.", "the answer")
         assert page.run("return JSON.stringify(localStorage)").find("secret") == -1
         assert "secret" not in browser.current_url
+
+
+def test_who_gave_no_key_is_asked_again_when_one_is_needed(browser):
+    with served_page("Welcome.", config=ServerConfig(api_key=("secret",))) as served:
+        page = PageDriver(browser, served.url)
+        page.until(lambda: page.find("#access").is_displayed(), "the question for a key")
+        page.find("#access-cancel").click()
+        page.until(lambda: page.run("return document.activeElement.id") == "prompt", "the focus")
+        page.send("Hi")
+        page.until(lambda: page.find("#access").is_displayed(), "the question for a key")
+        page.find("#access-key").send_keys("secret", ENTER)
+        page.until(lambda: page.is_idle() and page.answer() == "Welcome.", "the answer")
+        page.until(lambda: page.find_all("#model option"), "the models")
+
+
+def test_it_works_in_a_browser_that_keeps_nothing(browser):
+    with served_page("Welcome.", config=ServerConfig(api_key=("secret",))) as served:
+        page = PageDriver(browser, served.url)
+        with page.without_storage():
+            page.until(lambda: page.find("#access").is_displayed(), "the question for a key")
+            page.find("#access-key").send_keys("secret", ENTER)
+            page.until(lambda: page.find_all("#model option"), "the models")
+            page.send("Hi")
+            page.until(lambda: page.is_idle() and page.answer() == "Welcome.", "the answer")
+            assert page.complaints() == []
+
+
+def test_marks_without_an_end_do_not_hold_up_the_page(browser):
+    with served_page() as served:
+        page = PageDriver(browser, served.url)
+        script = (
+            "import('/ui/markdown.js').then((all) => (all.showMarkdown(document.body, arguments[0]), arguments[1]()))"
+        )
+        for text, shown in (("~" * 10_000 + "`", "`"), ("[a](b" + " " * 16_000 + "c", "[a](b c")):
+            browser.execute_async_script(script, text)
+            assert page.find("body").text == shown
 
 
 def test_an_error_of_the_server_stands_where_the_answer_would(browser):

@@ -115,6 +115,19 @@ class PageDriver:
             assert time.monotonic() < end, f"{what} did not come; the browser says {self.driver.get_log('browser')}"
             threading.Event().wait(0.05)
 
+    @contextmanager
+    def without_storage(self) -> Iterator[None]:
+        """Load the page again, in a browser that refuses to keep anything for it."""
+        refusal = "get() { throw new DOMException('denied', 'SecurityError') }"
+        names = ("localStorage", "sessionStorage")
+        source = "".join(f"Object.defineProperty(window, '{name}', {{ {refusal} }});" for name in names)
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+        self.driver.refresh()
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
     def send(self, text: str) -> None:
         """Type a message and send it by Enter."""
         self.find("#prompt").send_keys(text, "\ue007")

@@ -7,13 +7,14 @@ import { byId } from "./dom.js";
 // Returns what was done; null where nobody gave a key.
 export async function withKey(action) {
   for (;;) {
+    const key = storedKey();
     try {
       return await action();
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 401) throw error;
-      const wasRefused = Boolean(storedKey());
+      if (storedKey() !== key) continue; // another one was given meanwhile
       forgetKey();
-      if (!(await askForKey(wasRefused))) return null;
+      if (!(await askForKey(Boolean(key)))) return null;
     }
   }
 }
@@ -47,7 +48,16 @@ function openQuestion(wasRefused) {
     dialog.onclose = () => {
       const isGiven = dialog.returnValue === "given";
       dialog.returnValue = "";
+      regainFocus();
+      if (isGiven) document.dispatchEvent(new Event("key"));
       resolve(isGiven);
     };
   });
+}
+
+// A dialog that was closed by the mouse gives the focus back, but not the caret: what is typed then would be lost.
+function regainFocus() {
+  const element = document.activeElement;
+  element.blur();
+  element.focus();
 }

@@ -1,5 +1,7 @@
 // The server: where it is, the key that it may need, its JSON and its server-sent events.
 
+import { lasting, ofTheTab } from "./browser_storage.js";
+
 const NAME = "pagewire.key";
 
 export class ApiError extends Error {
@@ -9,16 +11,16 @@ export class ApiError extends Error {
   }
 }
 
-export const storedKey = () => sessionStorage.getItem(NAME) || localStorage.getItem(NAME) || "";
+export const storedKey = () => ofTheTab.getItem(NAME) || lasting.getItem(NAME) || "";
 
 export function storeKey(key, isKept) {
   forgetKey();
-  (isKept ? localStorage : sessionStorage).setItem(NAME, key);
+  (isKept ? lasting : ofTheTab).setItem(NAME, key);
 }
 
 export function forgetKey() {
-  sessionStorage.removeItem(NAME);
-  localStorage.removeItem(NAME);
+  ofTheTab.removeItem(NAME);
+  lasting.removeItem(NAME);
 }
 
 // Asks below the page's own address, so that a proxy may show the server under any path.

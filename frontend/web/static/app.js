@@ -51,6 +51,7 @@ async function listModels() {
   const select = byId("model");
   try {
     const list = await withKey(() => getJson("v1/models"));
+    if (list === null) document.addEventListener("key", listModels, { once: true });
     const names = (list?.data ?? []).map((card) => card.id);
     const settings = loadSettings();
     if (names.length && !names.includes(settings.model)) saveSettings({ ...settings, model: names[0] });
@@ -71,6 +72,10 @@ byId("show-engine").addEventListener("click", () => {
   sidebar.setOpen(false);
 });
 byId("new-conversation").addEventListener("click", begin);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the view
+  byId("main").focus();
+});
 addEventListener("hashchange", () => show(location.hash === "#engine" ? "engine" : "chat"));
 addEventListener("storage", () => sidebar.draw()); // another tab wrote
 

@@ -4,11 +4,12 @@
 (() => {
   const NAME = "pagewire.appearance";
   const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+  let unkept = "system"; // what holds in a browser that keeps nothing for this page
   const chosen = () => {
     try {
       return localStorage.getItem(NAME) || "system";
     } catch {
-      return "system"; // a browser that keeps nothing for this page
+      return unkept;
     }
   };
   const apply = () => {
@@ -21,7 +22,11 @@
   window.appearance = {
     chosen,
     choose(choice) {
-      localStorage.setItem(NAME, choice);
+      try {
+        localStorage.setItem(NAME, choice);
+      } catch {
+        unkept = choice;
+      }
       apply();
     },
   };

@@ -17,6 +17,7 @@ export class Chat {
     this.runs = new Map(); // conversation id -> {controller, conversation, message}
     this.views = new Map(); // message id -> MessageView, of the open conversation
     this.isDue = false;
+    this.hint = byId("hint").textContent;
     this.listen();
     for (const text of SUGGESTIONS) {
       byId("suggestions").append(make("button", { type: "button", onclick: () => this.send(text) }, text));
@@ -125,6 +126,7 @@ export class Chat {
     } catch (error) {
       message.error = error.message;
     }
+    if (this.runs.get(conversation.id) !== run) return; // the conversation was deleted
     this.runs.delete(conversation.id);
     this.save(conversation);
     if (conversation.id !== this.conversation.id) return;
@@ -161,6 +163,7 @@ export class Chat {
   save(conversation) {
     try {
       saveConversation(conversation);
+      byId("hint").textContent = this.hint;
       byId("hint").classList.remove("error");
     } catch {
       byId("hint").textContent = "This browser keeps no more of this conversation: it is too long.";

@@ -5,7 +5,7 @@ import { ApiError, events } from "./api.js";
 import { CoreCard } from "./block_map.js";
 import { byId, make } from "./dom.js";
 import { Graphs } from "./graphs.js";
-import { requestsTable } from "./requests.js";
+import { RequestsTable } from "./requests.js";
 
 const TILES = [
   ["running", "Running"],
@@ -20,6 +20,7 @@ const RETRY_MS = 2000;
 export class EngineView {
   constructor() {
     this.graphs = new Graphs(byId("graphs"));
+    this.requests = new RequestsTable(byId("requests"));
     this.cores = [];
     this.tiles = Object.fromEntries(TILES.map(([name, title]) => [name, tile(title)]));
     this.controller = null;
@@ -80,7 +81,7 @@ export class EngineView {
     this.graphs.add(picture.time_s, figures);
     this.showCores(picture);
     const count = there.reduce((sum, core) => sum + core.num_children, 0);
-    byId("requests").replaceChildren(requestsTable(picture.cores));
+    this.requests.show(picture.cores);
     byId("requests-count").textContent = count ? `${count.toLocaleString("en")} in all` : "";
     this.previous = picture;
   }

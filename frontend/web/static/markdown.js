@@ -4,7 +4,7 @@
 import { copyText, iconButton, make } from "./dom.js";
 import { inline } from "./markdown_inline.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})(.*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(\S.*)$/;
 const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
@@ -57,8 +57,7 @@ function rankHeadings(blocks) {
 
 function blockAt(lines, at) {
   const line = lines[at];
-  const fence = FENCE.exec(line);
-  if (fence) return fenced(lines, at, fence);
+  if (isFence(line)) return fenced(lines, at);
   if (HEADING.test(line)) return { kind: "heading", lines: [line], end: at + 1 };
   if (RULE.test(line)) return { kind: "rule", lines: [line], end: at + 1 };
   if (QUOTE.test(line)) return taken("quote", lines, at, (next) => QUOTE.test(next));
@@ -69,7 +68,13 @@ function blockAt(lines, at) {
 
 const isDivider = (line) => line.length < 1000 && DIVIDER.test(line.trim());
 
-const beginsAnother = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
+// Behind backticks no other one may follow: that is code within a line.
+function isFence(line) {
+  const [, mark, rest] = FENCE.exec(line) ?? [];
+  return mark !== undefined && !(mark[0] === "`" && rest.includes("`"));
+}
+
+const beginsAnother = (line) => isFence(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
 
 function taken(kind, lines, at, goesOn) {
   let end = at + 1;
@@ -77,7 +82,9 @@ function taken(kind, lines, at, goesOn) {
   return { kind, lines: lines.slice(at, end), end };
 }
 
-function fenced(lines, at, [, mark, language]) {
+function fenced(lines, at) {
+  const [, mark, rest] = FENCE.exec(lines[at]);
+  const [language] = rest.trim().split(/\s/);
   let end = at + 1;
   while (end < lines.length && !(lines[end].trim().startsWith(mark) && !lines[end].trim().slice(mark.length).replaceAll(mark[0], ""))) end += 1;
   return { kind: "code", language, lines: lines.slice(at + 1, end), end: Math.min(end + 1, lines.length) };

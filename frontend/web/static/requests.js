@@ -4,13 +4,25 @@ import { make } from "./dom.js";
 
 const HEADS = ["Request", "State", "Prompt", "Output", "Blocks"];
 
-// Returns a table of the requests of all cores, a line where there are none.
-export function requestsTable(cores) {
-  const rows = cores.flatMap((core, rank) => (core?.requests ?? []).map((request) => rowOf(request, cores.length > 1 ? rank : null)));
-  if (!rows.length) return make("p", { class: "empty" }, "No request runs or waits.");
-  const head = make("tr", {}, ...HEADS.map((title) => make("th", { scope: "col" }, title)));
-  const table = make("table", { class: "requests" }, make("thead", {}, head), make("tbody", {}, ...rows));
-  return make("div", { class: "requests-frame", tabindex: 0, role: "region", "aria-label": "Table of requests" }, table);
+// A table of the requests of all cores, a line where there are none. Its frame stays, and with it the focus and how far
+// it was scrolled.
+export class RequestsTable {
+  constructor(parent) {
+    const head = make("tr", {}, ...HEADS.map((title) => make("th", { scope: "col" }, title)));
+    this.body = make("tbody");
+    const table = make("table", { class: "requests" }, make("thead", {}, head), this.body);
+    this.frame = make("div", { class: "requests-frame", tabindex: 0, role: "region", "aria-label": "Table of requests" }, table);
+    this.empty = make("p", { class: "empty" }, "No request runs or waits.");
+    parent.append(this.frame, this.empty);
+    this.show([]);
+  }
+
+  show(cores) {
+    const rows = cores.flatMap((core, rank) => (core?.requests ?? []).map((request) => rowOf(request, cores.length > 1 ? rank : null)));
+    this.body.replaceChildren(...rows);
+    this.frame.hidden = rows.length === 0;
+    this.empty.hidden = rows.length > 0;
+  }
 }
 
 function rowOf(request, rank) {

@@ -1,5 +1,7 @@
 // Conversations and settings, kept in this browser alone. Beyond the limits, the oldest conversations go first.
 
+import { lasting } from "./browser_storage.js";
+
 const INDEX = "pagewire.conversations";
 const ITEM = "pagewire.conversation.";
 const SETTINGS = "pagewire.settings";
@@ -8,7 +10,7 @@ const MAX_CHARS = 4_000_000; // browsers keep about five million a page
 
 function read(name, otherwise) {
   try {
-    return JSON.parse(localStorage.getItem(name)) ?? otherwise;
+    return JSON.parse(lasting.getItem(name)) ?? otherwise;
   } catch {
     return otherwise; // not ours any more: somebody wrote something else there
   }
@@ -31,8 +33,8 @@ export function saveConversation(conversation) {
   index = withinLimits(index);
   for (;;) {
     try {
-      localStorage.setItem(ITEM + id, text);
-      localStorage.setItem(INDEX, JSON.stringify(index));
+      lasting.setItem(ITEM + id, text);
+      lasting.setItem(INDEX, JSON.stringify(index));
       return;
     } catch (error) {
       if (index.length === 1) throw error; // this one alone is too much for the browser
@@ -54,16 +56,16 @@ function withinLimits(index) {
 
 export function renameConversation(id, title) {
   const index = listConversations().map((entry) => (entry.id === id ? { ...entry, title, isNamed: true } : entry));
-  localStorage.setItem(INDEX, JSON.stringify(index));
+  lasting.setItem(INDEX, JSON.stringify(index));
 }
 
 export function deleteConversation(id) {
   remove(id);
-  localStorage.setItem(INDEX, JSON.stringify(listConversations().filter((entry) => entry.id !== id)));
+  lasting.setItem(INDEX, JSON.stringify(listConversations().filter((entry) => entry.id !== id)));
 }
 
 function remove(id) {
-  localStorage.removeItem(ITEM + id);
+  lasting.removeItem(ITEM + id);
 }
 
 export function exportConversations(ids) {
@@ -74,4 +76,4 @@ export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3))
 
 export const loadSettings = () => ({ model: "", system: "", ...read(SETTINGS, {}) });
 
-export const saveSettings = (settings) => localStorage.setItem(SETTINGS, JSON.stringify(settings));
+export const saveSettings = (settings) => lasting.setItem(SETTINGS, JSON.stringify(settings));

@@ -112,6 +112,7 @@ function figuresOf(message, isRunning) {
   if (firstS !== undefined && !isRunning) parts.push(`first token after ${firstS < 10 ? firstS.toFixed(2) : firstS.toFixed(0)} s`);
   if (message.finish === "length") parts.push("cut off at the limit of tokens");
   if (message.isStopped) parts.push("stopped");
+  else if (!isRunning && !message.finish && !message.error) parts.push("broken off"); // the page was left meanwhile
   return parts.join(" · ");
 }
 
