@@ -15,28 +15,28 @@ from pagewire.ipc.validation import RequestLimits, validate_request
 
 from .adapters.registry import AdapterRegistry
 from .admission import Admission
-from .draft_model_policy import make_draft_policy
-from .failed_rows import void_readers_of_failed
+from .clients.outbox import Outbox
+from .clients.utilities import Utilities
+from .drafts.draft_model_policy import make_draft_policy
+from .faults.failed_rows import void_readers_of_failed
+from .faults.suspects import Suspects
 from .grammar.gate import CompileResult, GrammarGate
 from .grammar.grammars import Grammars
 from .grammar.masks import DueMasks
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
 from .kv.prefix_cache import PrefixCache
-from .outbox import Outbox
 from .output_processor import OutputProcessor
 from .request import Request
 from .request_ends import RequestEnds
 from .rest.rest import Rest
 from .scheduled import SchedulerOutput
 from .scheduler import Scheduler
-from .step_builder import StepBuilder
-from .step_costs import StepCosts
-from .step_times import StepTimes
-from .step_totals import StepTotals
-from .steps_in_flight import StepInFlight, StepsInFlight
-from .suspects import Suspects
-from .utilities import Utilities
+from .steps.builder import StepBuilder
+from .steps.costs import StepCosts
+from .steps.in_flight import StepInFlight, StepsInFlight
+from .steps.times import StepTimes
+from .steps.totals import StepTotals
 
 
 class Engine(RequestEnds):

@@ -31,18 +31,18 @@ from pagewire.ipc.step_trace import StepTrace
 from pagewire.ipc.steps import AdapterLoaded, ExecutorReady, FromExecutor, StepResult
 
 from .adapters.registry import AdapterRegistry
-from .cache_watchers import CacheWatchers
-from .calls import Calls
-from .client_registry import PING_INTERVAL_S, ClientRegistry
+from .clients.cache_watchers import CacheWatchers
+from .clients.calls import Calls
+from .clients.engine_info import engine_info, request_limits
+from .clients.registry import PING_INTERVAL_S, ClientRegistry
+from .clients.welcome import Welcome
 from .engine import Engine
-from .engine_info import engine_info, request_limits
-from .executor_placer import LocalPlacer
-from .executor_supervisor import ExecutorSupervisor
+from .executors.placer import LocalPlacer
+from .executors.supervisor import ExecutorSupervisor
 from .grammar.compiler import GrammarCompiler
 from .grammar.vocabulary_source import VocabularySource
 from .hosts.choose_placer import choose_placer
-from .step_profile import trace_if_asked
-from .welcome import Welcome
+from .steps.profile import trace_if_asked
 
 logger = logging.getLogger(__name__)
 

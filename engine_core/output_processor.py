@@ -8,14 +8,14 @@ from pagewire.ipc.errors import EngineError, ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
 from pagewire.ipc.steps import RowResult
 
+from .clients.outbox import Outbox
 from .deadlines import Deadlines
+from .drafts.speculation import DraftPolicy
 from .kv.cache_manager import CacheManager
-from .outbox import Outbox
 from .pooled import scale_to_one
 from .request import Child, ChildStatus, Request, RequestKey
 from .scheduled import ScheduledChild
 from .scheduler import Scheduler
-from .speculation import DraftPolicy
 
 
 class OutputProcessor:

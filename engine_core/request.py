@@ -13,7 +13,7 @@ from pagewire.ipc.outputs import TokenLogprobs
 from pagewire.ipc.requests import AddRequest, EmbedTask, GenerateTask
 from pagewire.ipc.sampling_params import Sampling
 
-from .acceptance import Acceptance
+from .drafts.acceptance import Acceptance
 
 if TYPE_CHECKING:
     from .grammar.matcher import ChildMatcher

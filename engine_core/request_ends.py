@@ -9,8 +9,8 @@ from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.outputs import FinishReason
 from pagewire.ipc.requests import AbortRequests
 
+from .clients.outbox import Outbox
 from .deadlines import late_error
-from .outbox import Outbox
 from .output_processor import OutputProcessor
 
 

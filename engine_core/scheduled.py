@@ -9,7 +9,7 @@ import msgspec
 
 from .kv.cache_manager import Extension
 from .request import NO_ROW, Child, Request
-from .step_costs import StepShape
+from .steps.costs import StepShape
 
 
 class ScheduledChild(msgspec.Struct, eq=False, gc=False):

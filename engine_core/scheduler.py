@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from pagewire.ipc.config import StepLimits
 
+from .drafts.speculation import DraftPolicy
 from .kv.cache_manager import CacheManager, Extension
 from .preemption import choose_victim, preempt
 from .request import NO_ROW, Child, ChildStatus, Request
 from .scheduled import ScheduledChild, SchedulerOutput, num_runnable_tokens, reaches_last, share
-from .speculation import DraftPolicy
-from .step_costs import StepCosts
-from .step_room import StepRoom
+from .steps.costs import StepCosts
+from .steps.room import StepRoom
 from .waiting_queue import WaitingQueue
 
 

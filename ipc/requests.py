@@ -128,7 +128,7 @@ class CallUtility(Message, frozen=True, kw_only=True):
     """Ask for something besides tokens. Answered by one `UtilityResult` with the same call_id.
 
     Attributes:
-        method: see `pagewire.engine_core.utilities` for the list.
+        method: see `pagewire.engine_core.clients.utilities` for the list.
         args: plain values.
     """
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import zmq
 
-from pagewire.engine_core.client_registry import ClientRegistry
+from pagewire.engine_core.clients.registry import ClientRegistry
 from pagewire.engine_core.engine import Engine
 from pagewire.ipc.channels import ClientRouter, PairChannel, bind_core, connect_executor
 from pagewire.ipc.codec import PROTOCOL_VERSION, encode

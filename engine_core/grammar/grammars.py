@@ -10,7 +10,7 @@ from pagewire.ipc.structured_outputs import Grammar
 
 from ..output_processor import OutputProcessor
 from ..request import Request
-from ..steps_in_flight import StepInFlight
+from ..steps.in_flight import StepInFlight
 from .gate import CompileResult, GrammarGate
 from .masks import masks_of
 from .matcher import CompiledGrammar

@@ -9,7 +9,7 @@ from pagewire.ipc.steps import RowMasks
 
 from ..request import Child, ChildStatus, Request
 from ..scheduled import ScheduledChild
-from ..steps_in_flight import StepInFlight
+from ..steps.in_flight import StepInFlight
 
 
 class DueMasks:

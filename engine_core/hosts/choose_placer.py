@@ -8,7 +8,7 @@ import socket
 from pagewire.ipc.cluster_keys import ClusterKeys, make_cluster_keys
 from pagewire.ipc.config import EngineConfig
 
-from ..executor_placer import ExecutorPlacer, LocalPlacer
+from ..executors.placer import ExecutorPlacer, LocalPlacer
 from .hosts_placer import HostsPlacer, Seating
 from .placement_helper import RayHelper
 

@@ -15,7 +15,7 @@ from pagewire.ipc.errors import ErrorInfo, MachineError
 from pagewire.ipc.hosts import ARRIVAL_LIMIT_S, HostDismissed, HostHello, StartRank
 from pagewire.ipc.steps import RankPlacement
 
-from ..executor_placer import LocalPlacer, PlacedRank
+from ..executors.placer import LocalPlacer, PlacedRank
 from .host_hub import HostHub
 from .host_registry import HostRegistry
 from .placement_helper import PlacementHelper

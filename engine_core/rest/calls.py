@@ -22,7 +22,7 @@ from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
 
 from ..engine import Engine
-from ..executor_supervisor import ExecutorSupervisor
+from ..executors.supervisor import ExecutorSupervisor
 from .rest import Rest, RestMode
 
 T = TypeVar("T")

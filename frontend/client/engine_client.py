@@ -229,7 +229,7 @@ class AsyncEngineClient:
     async def call_utility(
         self, method: str, *args: int | float | str | bool | None, timeout_s: float | None = 30.0
     ) -> Any:  # Any: each utility documents its result
-        """Call a utility of the core, see `pagewire.engine_core.utilities`; at a time without a core, of the next one.
+        """Call a utility of the core (`pagewire.engine_core.clients.utilities`); without a core, of the next one.
 
         Of several cores each is asked: numbers of their answers add up, lists are joined, see `combine_answers`.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pagewire.engine_core.guess_costs import GuessCosts
+from pagewire.engine_core.drafts.guess_costs import GuessCosts
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 from tests.support.draft_models import build_draft_driver, make_draft_runner

@@ -8,7 +8,7 @@ import pytest
 from pagewire.engine_core.kv.cache_manager import CacheManager
 from pagewire.engine_core.kv.prefix_cache import PrefixCache
 from pagewire.engine_core.scheduler import Scheduler
-from pagewire.engine_core.step_builder import StepBuilder
+from pagewire.engine_core.steps.builder import StepBuilder
 from tests.support.builders import build_driver, build_request
 from tests.support.fake_executor import OracleViolation
 

@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from pagewire.engine_core import utilities
+from pagewire.engine_core.clients import utilities
 from pagewire.engine_core.rest import calls as rest_calls
 from pagewire.ipc import errors, outputs, requests, sampling_params
 from pagewire.ipc.codec import PROTOCOL_VERSION

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from pagewire.engine_core.executor_placer import ExecutorPlacer, LocalPlacer
+from pagewire.engine_core.executors.placer import ExecutorPlacer, LocalPlacer
 from pagewire.engine_core.hosts.choose_placer import choose_placer
 from pagewire.engine_core.hosts.hosts_placer import HostsPlacer
 from pagewire.ipc.cluster_keys import make_cluster_keys

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from pagewire.engine_core.executor_placer import PlacedRank
+from pagewire.engine_core.executors.placer import PlacedRank
 from pagewire.engine_core.hosts.hosts_placer import HostsPlacer, Seating
 from pagewire.ipc.awaited_channel import AwaitedChannel
 from pagewire.ipc.channels import open_socket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pagewire.engine_core.executor_supervisor import ExecutorSupervisor
+from pagewire.engine_core.executors.supervisor import ExecutorSupervisor
 from pagewire.engine_core.rest.calls import RestCalls
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility

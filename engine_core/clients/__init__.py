@@ -1,0 +1,1 @@
+"""What clients of the core see: sessions, calls, outputs, pictures of the engine."""

@@ -1,0 +1,1 @@
+"""How many tokens guessed ahead a step checks."""

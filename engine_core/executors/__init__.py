@@ -1,0 +1,1 @@
+"""Executor processes seen from the core: placed, started, watched, replaced."""
