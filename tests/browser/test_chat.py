@@ -143,6 +143,37 @@ def test_what_is_deleted_while_it_is_answered_does_not_come_back(browser):
         assert [each.text for each in page.find_all(".conversation-name")] == ["And on"]
 
 
+def test_what_another_tab_writes_is_shown(browser):
+    with served_page("Fine.") as served:
+        page = PageDriver(browser, served.url)
+        page.send("First")
+        page.until(page.is_idle, "the answer")
+        page.run(
+            "const [name] = Object.keys(localStorage).filter((each) => each.startsWith('pagewire.conversation.'));"
+            "const kept = JSON.parse(localStorage[name]);"
+            "kept.push({ id: 'a', role: 'user', content: 'Second' }, { id: 'b', role: 'assistant', content: 'Too.' });"
+            "localStorage[name] = JSON.stringify(kept);"
+            "dispatchEvent(new StorageEvent('storage', { key: name }))"
+        )
+        assert page.answer() == "Too."
+        page.send("Third")
+        page.until(lambda: len(bodies(served)) == 2 and page.is_idle(), "the answer")
+        assert [each.text for each in page.find_all(".message[data-role=user] .text")] == ["First", "Second", "Third"]
+
+
+def test_a_conversation_too_long_to_be_kept_costs_no_other_its_place(browser):
+    with served_page() as served:
+        page = PageDriver(browser, served.url)
+        script = (
+            "const done = arguments[0]; import('/ui/store.js').then(({ saveConversation, listConversations }) => {"
+            "const save = (id, length) => saveConversation({ id, title: id, messages: ['x'.repeat(length)] });"
+            "save('old', 2_500_000); save('new', 1_000_000); save('newer', 1_000_000);"
+            "let refusal = null; try { save('new', 4_000_000) } catch (error) { refusal = error.name }"
+            "done([refusal, listConversations().map(({ id }) => id)]) })"
+        )
+        assert browser.execute_async_script(script) == ["RangeError", ["newer", "new"]]
+
+
 def test_answers_are_made_again_and_questions_edited(browser):
     with served_page("Yes.") as served:
         page = PageDriver(browser, served.url)
@@ -205,6 +236,8 @@ def test_a_wrong_key_is_said_and_the_right_one_is_kept_for_the_tab(browser):
         page.until(lambda: page.find("#access-message").is_displayed(), "the refusal")
         assert "refused" in page.find("#access-message").text
         page.shoot("wrong-key")
+        page.find("#access-key").send_keys("ключ", ENTER)
+        page.until(lambda: page.find("#access-message").is_displayed(), "the refusal of what no header can carry")
         page.find("#access-key").send_keys("secret", ENTER)
         page.until(lambda: page.find_all("#model option"), "the models")
         browser.refresh()
@@ -246,7 +279,14 @@ def test_marks_without_an_end_do_not_hold_up_the_page(browser):
         script = (
             "import('/ui/markdown.js').then((all) => (all.showMarkdown(document.body, arguments[0]), arguments[1]()))"
         )
-        for text, shown in (("~" * 10_000 + "`", "`"), ("[a](b" + " " * 16_000 + "c", "[a](b c")):
+        hard = (
+            ("~" * 10_000 + "`", "`"),
+            ("[a](b" + " " * 16_000 + "c", "[a](b c"),
+            ("a" + "`" * 100_000 + "b", "a" + "`" * 100_000 + "b"),
+            ("|" * 200_000 + "\n|-|", "|" * 200_000 + "\n|-|"),
+            ("|a|b|\n|-|-|\n|1|", "a b\n1"),
+        )
+        for text, shown in hard:
             browser.execute_async_script(script, text)
             assert page.find("body").text == shown
 

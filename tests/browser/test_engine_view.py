@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import PageDriver
+from tests.support.browser import VIEW, PageDriver, served_page
 from tests.support.running_server import running_server
 from tests.support.tiny_model import tiny_checkpoint
 
@@ -60,3 +60,19 @@ def test_it_moves_under_load_and_shows_a_restart(browser, tmp_path: Path):
         os.kill(server.process_of("pagewire.engine_core"), signal.SIGKILL)
         page.until(lambda: tile(page, "Restarts") == "1", "the restart")
         assert page.complaints() == []
+
+
+def test_it_says_what_keeps_requests_waiting(browser):
+    said = {
+        "sleep_level": "The engine sleeps; requests wait until it is woken.",
+        "is_paused": "The engine is paused; requests wait until it goes on.",
+    }
+    with served_page() as served:
+        page = PageDriver(browser, served.url + "/#engine")
+        for state, words in said.items():
+            served.core.answers["view"] = {**VIEW, "stats": {**VIEW["stats"], state: 1}}
+            page.until(lambda words=words: page.find("#engine-status").text == words, words)
+        assert page.find(".block-map").is_displayed()
+        served.core.answers["view"] = None
+        page.until(lambda: not page.find(".block-map").is_displayed(), "a picture without the core")
+        assert "does not answer" in page.find("#cores .note").text

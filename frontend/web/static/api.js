@@ -26,6 +26,8 @@ export function forgetKey() {
 // Asks below the page's own address, so that a proxy may show the server under any path.
 async function ask(path, options = {}) {
   const key = storedKey();
+  // A header can't carry it, so that no server knows it.
+  if (/[^\x20-\x7e\xa0-\xff]/.test(key)) throw new ApiError(401, "The key has letters that no key has.");
   const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
   let response;
   try {

@@ -77,7 +77,10 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   byId("main").focus();
 });
 addEventListener("hashchange", () => show(location.hash === "#engine" ? "engine" : "chat"));
-addEventListener("storage", () => sidebar.draw()); // another tab wrote
+addEventListener("storage", ({ key }) => {
+  chat.writtenElsewhere(key);
+  sidebar.draw();
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {

@@ -24,6 +24,7 @@ export class CoreCard {
   }
 
   show(core, blockSize) {
+    this.canvas.hidden = this.legend.hidden = !core;
     if (!core) {
       this.note.textContent = "This core does not answer; it is being started again.";
       return;

@@ -3,20 +3,20 @@
 import { withKey } from "./access.js";
 import { bodyOf, receive } from "./answer.js";
 import { announce, byId, make } from "./dom.js";
-import { loadConversation, loadSettings, newId, saveConversation } from "./store.js";
+import { isNameOf, loadConversation, loadSettings, newId, saveConversation } from "./store.js";
 import { MessageView } from "./transcript.js";
 
 const SUGGESTIONS = ["Explain paged attention in three sentences", "Write a haiku about waiting", "Show quicksort in Python"];
 const SAVE_EVERY_MS = 2000;
 const MAX_ANNOUNCED_CHARS = 1000;
+const REST = 3; // times as long as an answer took to draw, until it is drawn again
 
 export class Chat {
   // `onchange` is called when the list of conversations may have changed.
   constructor(onchange) {
     this.onchange = onchange;
-    this.runs = new Map(); // conversation id -> {controller, conversation, message}
+    this.runs = new Map(); // conversation id -> {controller, conversation, message, isDue, drawMs}
     this.views = new Map(); // message id -> MessageView, of the open conversation
-    this.isDue = false;
     this.hint = byId("hint").textContent;
     this.listen();
     for (const text of SUGGESTIONS) {
@@ -103,7 +103,7 @@ export class Chat {
     const message = { id: newId(), role: "assistant", content: "" };
     const body = bodyOf(conversation.messages, loadSettings());
     conversation.messages.push(message);
-    const run = { controller: new AbortController(), conversation, message };
+    const run = { controller: new AbortController(), conversation, message, isDue: false, drawMs: 0 };
     this.runs.set(conversation.id, run);
     this.save(conversation);
     this.show();
@@ -135,14 +135,17 @@ export class Chat {
     announce(message.error ?? message.content.slice(0, MAX_ANNOUNCED_CHARS));
   }
 
-  // At most once a frame, however fast tokens come.
+  // At most once a frame, however fast tokens come; a long answer less often, so that the page is there for other things.
   redrawSoon(run) {
-    if (this.isDue) return;
-    this.isDue = true;
-    requestAnimationFrame(() => {
-      this.isDue = false;
+    if (run.isDue) return;
+    run.isDue = true;
+    const draw = () => {
+      run.isDue = false;
+      const start = performance.now();
       this.redraw(run);
-    });
+      run.drawMs = performance.now() - start;
+    };
+    setTimeout(() => requestAnimationFrame(draw), REST * run.drawMs);
   }
 
   redraw({ conversation, message }) {
@@ -172,9 +175,17 @@ export class Chat {
     this.onchange();
   }
 
+  // Another tab has written: where this one has nothing under way, what is open goes on from there.
+  writtenElsewhere(name) {
+    const { id } = this.conversation;
+    if (!isNameOf(name, id) || this.runs.has(id) || byId("transcript").querySelector("form")) return;
+    this.conversation = loadConversation(id) ?? this.conversation;
+    this.show();
+  }
+
   renamed(id, title) {
     for (const each of [this.conversation, this.runs.get(id)?.conversation]) {
-      if (each?.id === id) Object.assign(each, { title, isNamed: true });
+      if (each?.id === id) each.title = title;
     }
     byId("chat-title").textContent = this.conversation.title || "New conversation";
   }

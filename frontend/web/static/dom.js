@@ -18,7 +18,8 @@ const ICONS = {
   up: "M12 19V5M6 11l6-6 6 6",
 };
 
-// Makes an element. Attributes named on... are listeners, data... goes to the dataset, true and false switch.
+// Makes an element. Attributes named on... are listeners, data... goes to the dataset, true and false switch. A list among
+// the children stands for what is in it, and may be of any length, which arguments may not.
 export function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -27,7 +28,7 @@ export function make(name, attributes = {}, ...children) {
     else if (key === "data") Object.assign(element.dataset, value);
     else element.setAttribute(key, value === true ? "" : String(value));
   }
-  element.append(...children.filter((child) => child !== undefined && child !== null));
+  for (const child of children.flat()) if (child !== undefined && child !== null) element.append(child);
   return element;
 }
 

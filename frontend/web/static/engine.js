@@ -71,11 +71,17 @@ export class EngineView {
     status.textContent = text;
   }
 
+  sayState({ device, model, is_serving: isServing }, there) {
+    const is = (state) => there.some(({ stats }) => stats[state]);
+    if (!isServing) this.say("lost", "The engine is being started again; requests wait.");
+    else if (is("sleep_level")) this.say("waiting", "The engine sleeps; requests wait until it is woken.");
+    else if (is("is_paused")) this.say("waiting", "The engine is paused; requests wait until it goes on.");
+    else this.say("live", `${model.split("/").at(-1)} on ${device}`);
+  }
+
   show(picture) {
     const there = picture.cores.filter(Boolean);
-    const { device, model } = picture;
-    if (picture.is_serving) this.say("live", `${model.split("/").at(-1)} on ${device}`);
-    else this.say("lost", "The engine is being started again; requests wait.");
+    this.sayState(picture, there);
     const figures = this.figuresOf(picture, there);
     this.showTiles(figures, picture);
     this.graphs.add(picture.time_s, figures);

@@ -62,11 +62,12 @@ function blockAt(lines, at) {
   if (RULE.test(line)) return { kind: "rule", lines: [line], end: at + 1 };
   if (QUOTE.test(line)) return taken("quote", lines, at, (next) => QUOTE.test(next));
   if (ITEM.test(line)) return list(lines, at);
-  if (line.includes("|") && isDivider(lines[at + 1] ?? "")) return taken("table", lines, at, (next) => next.includes("|"));
+  if (line.includes("|") && isDivider(lines[at + 1] ?? "", line)) return taken("table", lines, at, (next) => next.includes("|"));
   return taken("paragraph", lines, at, (next) => next.trim() && !beginsAnother(next));
 }
 
-const isDivider = (line) => line.length < 1000 && DIVIDER.test(line.trim());
+// A divider has as many cells as the head above it, and so both are bounded.
+const isDivider = (line, head) => line.length < 1000 && DIVIDER.test(line.trim()) && cellsOf(line).length === cellsOf(head).length;
 
 // Behind backticks no other one may follow: that is code within a line.
 function isFence(line) {
@@ -108,18 +109,18 @@ function render(block, depth) {
       return code(block);
     case "heading": {
       const [, marks, text] = HEADING.exec(block.lines[0]);
-      return make(`h${block.rank}`, { data: { marks: marks.length } }, ...inline(text.trimEnd().replace(/\s#+$/, "")));
+      return make(`h${block.rank}`, { data: { marks: marks.length } }, inline(text.trimEnd().replace(/\s#+$/, "")));
     }
     case "rule":
       return make("hr");
     case "quote":
-      return make("blockquote", {}, ...within(block.lines.map((line) => QUOTE.exec(line)[1]), depth));
+      return make("blockquote", {}, within(block.lines.map((line) => QUOTE.exec(line)[1]), depth));
     case "list":
       return renderList(block.lines, depth);
     case "table":
       return table(block.lines);
     default:
-      return make("p", {}, ...inline(block.lines.map((line) => line.trimStart()).join("\n")));
+      return make("p", {}, inline(block.lines.map((line) => line.trimStart()).join("\n")));
   }
 }
 
@@ -138,16 +139,16 @@ function renderList(lines, depth) {
     else items.at(-1).push(line.slice(Math.min(line.length - line.trimStart().length, indent.length + marker.length + 1)));
   }
   const attributes = isOrdered ? { start: parseInt(marker, 10) } : {};
-  return make(isOrdered ? "ol" : "ul", attributes, ...items.map((item) => renderItem(item, depth)));
+  return make(isOrdered ? "ol" : "ul", attributes, items.map((item) => renderItem(item, depth)));
 }
 
 function renderItem(lines, depth) {
   const task = /^\[([ xX])\]\s+(.*)$/.exec(lines[0]);
-  const blocks = within(task ? [task[2], ...lines.slice(1)] : lines, depth);
+  const [first, ...others] = within(task ? [task[2], ...lines.slice(1)] : lines, depth);
   // Of a tight item the paragraph is no more than its text.
-  if (blocks[0]?.tagName === "P") blocks.splice(0, 1, ...blocks[0].childNodes);
-  if (!task) return make("li", {}, ...blocks);
-  return make("li", { class: "task" }, task[1] === " " ? "☐ " : "☑ ", ...blocks);
+  const nodes = first?.tagName === "P" ? [...first.childNodes] : [first];
+  if (!task) return make("li", {}, nodes, others);
+  return make("li", { class: "task" }, task[1] === " " ? "☐ " : "☑ ", nodes, others);
 }
 
 function code({ language, lines }) {
@@ -161,9 +162,9 @@ function code({ language, lines }) {
 
 function table(lines) {
   const [head, , ...rows] = lines.map(cellsOf);
-  const body = rows.map((row) => make("tr", {}, ...head.map((_, at) => make("td", {}, ...inline(row[at] ?? "")))));
-  const first = make("tr", {}, ...head.map((cell) => make("th", { scope: "col" }, ...inline(cell))));
-  const whole = make("table", {}, make("thead", {}, first), make("tbody", {}, ...body));
+  const body = rows.map((row) => make("tr", {}, row.slice(0, head.length).map((cell) => make("td", {}, inline(cell)))));
+  const first = make("tr", {}, head.map((cell) => make("th", { scope: "col" }, inline(cell))));
+  const whole = make("table", {}, make("thead", {}, first), make("tbody", {}, body));
   return make("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Table" }, whole);
 }
 

@@ -22,14 +22,17 @@ export const listConversations = () => read(INDEX, []);
 export function loadConversation(id) {
   const entry = listConversations().find((each) => each.id === id);
   const messages = read(ITEM + id, null);
-  return entry && messages ? { id, title: entry.title, isNamed: entry.isNamed, messages } : null;
+  return entry && messages ? { id, title: entry.title, messages } : null;
 }
 
-export function saveConversation(conversation) {
-  const text = JSON.stringify(conversation.messages);
-  const { id, title, isNamed } = conversation;
+// Whether a conversation's messages are kept under a name.
+export const isNameOf = (name, id) => name === ITEM + id;
+
+export function saveConversation({ id, title, messages }) {
+  const text = JSON.stringify(messages);
+  if (text.length > MAX_CHARS) throw new RangeError("this one alone is too much"); // it costs no other one its place
   const others = listConversations().filter((entry) => entry.id !== id);
-  let index = [{ id, title, isNamed, updated: Date.now(), size: text.length }, ...others];
+  let index = [{ id, title, updated: Date.now(), size: text.length }, ...others];
   index = withinLimits(index);
   for (;;) {
     try {
@@ -55,7 +58,7 @@ function withinLimits(index) {
 }
 
 export function renameConversation(id, title) {
-  const index = listConversations().map((entry) => (entry.id === id ? { ...entry, title, isNamed: true } : entry));
+  const index = listConversations().map((entry) => (entry.id === id ? { ...entry, title } : entry));
   lasting.setItem(INDEX, JSON.stringify(index));
 }
 
