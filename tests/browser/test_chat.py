@@ -163,7 +163,7 @@ def test_what_another_tab_writes_is_shown(browser):
 
 def test_a_conversation_too_long_to_be_kept_costs_no_other_its_place(browser):
     with served_page() as served:
-        page = PageDriver(browser, served.url)
+        PageDriver(browser, served.url)
         script = (
             "const done = arguments[0]; import('/ui/store.js').then(({ saveConversation, listConversations }) => {"
             "const save = (id, length) => saveConversation({ id, title: id, messages: ['x'.repeat(length)] });"
