@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pagewire.ipc.errors import EngineError, ErrorInfo, ProtocolError
+from pagewire.ipc.errors import ErrorInfo, ProtocolError
 from pagewire.ipc.outputs import FinishReason, TokenDelta, TokenLogprobs
 from pagewire.ipc.steps import RowResult
 
@@ -191,7 +191,7 @@ class OutputProcessor:
         for num_committed, token_id in enumerate(token_ids, start=1):
             if matcher is not None and not matcher.advance(token_id):
                 del known_ids[request.num_prompt_tokens + first_index :]  # nobody was told of them
-                self.end_early(request, FinishReason.ERROR, _broken_grammar(token_id))
+                self.end_early(request, FinishReason.ERROR, matcher.explain_refusal(token_id).to_info())
                 return
             known_ids.append(token_id)
             is_done = matcher is not None and matcher.is_done
@@ -255,10 +255,6 @@ def _end_of(child: Child, token_id: int) -> tuple[FinishReason, int | None]:
     if child.matcher is not None and child.matcher.is_done:
         return FinishReason.STOP, None
     return FinishReason.LENGTH, None
-
-
-def _broken_grammar(token_id: int) -> ErrorInfo:
-    return EngineError(f"Token {token_id} was drawn, which the grammar of structured_outputs forbids.").to_info()
 
 
 def _wrong_number(item: ScheduledChild, num_drawn: int) -> ProtocolError:

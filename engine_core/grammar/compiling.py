@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import llguidance
 
+from .limits import MAX_LEXER_STATES, MAX_STEP_FUEL, MAX_STEP_ITEMS, is_excess, shortened, too_much_work
 from .translate import refused
-
-_MAX_ERROR_CHARS = 500
-# A grammar's automaton grows with the texts that its matchers read, all of them together: 2 kB a state. Whoever comes
-# to the bound has it made anew, see `CompiledGrammar`. The other limits are the library's own: of a grammar's size, and
-# of the work for its start and for each mask, 20 ms of it at most.
-_MAX_LEXER_STATES = 20_000
 
 
 def compile_matcher(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
@@ -23,22 +18,21 @@ def compile_matcher(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguida
     Raises:
         InvalidRequest: it doesn't compile, takes more than it may, or allows no text.
     """
-    limits = llguidance.LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    limits = llguidance.LLParserLimits(
+        max_lexer_states=MAX_LEXER_STATES,
+        step_lexer_fuel=MAX_STEP_FUEL,
+        step_max_items=MAX_STEP_ITEMS,
+        verbose_errors=False,
+    )
     matcher = llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
     if matcher.is_error():
-        raise refused(_shortened(matcher.get_error()))
+        raise refused(shortened(matcher.get_error()))
     mask = bytearray(matcher.compute_bitmask())
     if matcher.is_error():
-        raise refused(_shortened(matcher.get_error()))
+        error = matcher.get_error()
+        raise too_much_work(error) if is_excess(error) else refused(shortened(error))
     for token_id in vocabulary.eos_tokens:
         mask[token_id // 8] &= ~(1 << token_id % 8) & 0xFF
     if not any(mask):
         raise refused("it allows no text but the empty one." if matcher.is_accepting() else "it allows no text.")
     return matcher
-
-
-def _shortened(error: str) -> str:
-    text = " ".join(error.split("<state>")[0].split()).removesuffix("<non-verbose/>").rstrip()
-    if text == "NoExtensionBias":  # the library's word for a language without texts
-        text = ""
-    return f"{text[:_MAX_ERROR_CHARS]}…" if len(text) > _MAX_ERROR_CHARS else text or "it allows no text."

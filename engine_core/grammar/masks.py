@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pagewire.ipc.errors import EngineError
+from pagewire.ipc.errors import PagewireError
 from pagewire.ipc.steps import RowMasks
 
 from ..request import Child, ChildStatus, Request
@@ -47,16 +47,16 @@ class DueMasks:
         return ready
 
 
-def masks_of(step: StepInFlight) -> tuple[list[RowMasks], list[tuple[Request, EngineError]]]:
+def masks_of(step: StepInFlight) -> tuple[list[RowMasks], list[tuple[Request, PagewireError]]]:
     """Return the masks of a step's masked rows, and the requests whose grammars can't be followed any further."""
     rows: list[RowMasks] = []
-    failed: list[tuple[Request, EngineError]] = []
+    failed: list[tuple[Request, PagewireError]] = []
     for item in step.scheduled:
         if not item.is_masked:
             continue
         try:
             masks = _mask_bytes(item)
-        except EngineError as exc:
+        except PagewireError as exc:
             masks = b""
             failed.append((item.child.request, exc))
         rows.append(RowMasks(item.row_id, masks))

@@ -6,7 +6,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pagewire.ipc.errors import EngineError
+from pagewire.ipc.errors import EngineError, PagewireError
+
+from .limits import is_excess, too_much_work
 
 
 class TokenMatcher(Protocol):
@@ -100,6 +102,12 @@ class ChildMatcher:
         self._token_ids.append(token_id)
         return is_valid
 
+    def explain_refusal(self, token_id: int) -> PagewireError:
+        """Return why `advance` took the child for lost."""
+        if is_excess(self._matcher.get_error()):
+            return self._explain()
+        return EngineError(f"Token {token_id} was drawn, which the grammar of structured_outputs forbids.")
+
     def valid_head(self, token_ids: list[int]) -> list[int]:
         """Return guesses up to the first that breaks the grammar."""
         return token_ids[: self._matcher.validate_tokens(token_ids)]
@@ -108,15 +116,14 @@ class ChildMatcher:
         """Return what may be drawn at the child's place, and behind each of some drafts, as `RowMasks` has it.
 
         Raises:
-            EngineError: the grammar takes more work than it may.
+            InvalidRequest: the grammar takes more work than it may.
+            EngineError: it can't be followed for another reason.
         """
         masks = self._try_masks(drafts)
         if self._matcher.is_error() and self._begin_anew():
             masks = self._try_masks(drafts)
         if self._matcher.is_error():
-            raise EngineError(
-                f"The grammar of structured_outputs can't be followed any further: {self._matcher.get_error()}"
-            )
+            raise self._explain()
         return masks
 
     def _try_masks(self, drafts: Sequence[int]) -> bytes:
@@ -135,6 +142,12 @@ class ChildMatcher:
         # Behind the end, and behind drafts that the masks before them forbid, nothing that is drawn counts.
         masks += [self._any_token] * (1 + len(drafts) - len(masks))
         return b"".join(masks)
+
+    def _explain(self) -> PagewireError:
+        error = self._matcher.get_error()
+        if is_excess(error):
+            return too_much_work(error)
+        return EngineError(f"The grammar of structured_outputs can't be followed any further: {error}")
 
     def _begin_anew(self) -> bool:
         """Come to the same place with another automaton; return whether that was possible."""

@@ -81,9 +81,9 @@ def _from_choices(text: str) -> str:
     choices = _parse(text, "choice")
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise refused("choice is a list of one text or more.")
-    # JSON's escapes are Lark's; raw UTF-8 needs none.
+    # JSON's escapes are Lark's; raw UTF-8 needs none. A terminal: of a rule's alternatives, 2,000 are too many.
     return llguidance.LLMatcher.grammar_from_lark(
-        "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+        "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     )
 
 

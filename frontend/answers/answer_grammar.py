@@ -127,7 +127,7 @@ class _Lines:
         if asked.regex is not None:
             return f"/(?:{_in_slashes(without_anchors(asked.regex))})/"
         if asked.choice is not None:
-            return " | ".join(_quote(choice) for choice in asked.choice)
+            return self.add("CHOICE", " | ".join(_quote(choice) for choice in asked.choice))  # a rule can't be so long
         return None
 
     def calls(self, tools: ToolUse, tool_format: ToolFormat) -> str:

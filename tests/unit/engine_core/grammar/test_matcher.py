@@ -7,9 +7,10 @@ import random
 import llguidance
 import pytest
 
+from pagewire.engine_core.grammar import compiling
 from pagewire.engine_core.grammar.matcher import CompiledGrammar
 from pagewire.engine_core.grammar.translate import to_llguidance
-from pagewire.ipc.errors import EngineError
+from pagewire.ipc.errors import EngineError, InvalidRequest
 from pagewire.ipc.structured_outputs import Grammar
 from tests.support.grammars import EOS, LETTERS, STOP, allowed_by, compile_letters, letters_vocabulary
 
@@ -23,6 +24,12 @@ def start(kind, text, *, ends=()):
 
 def ids(text):
     return [2 + LETTERS.index(letter) for letter in text]
+
+
+def follow(matcher, text):
+    for token_id in ids(text):
+        matcher.masks(())
+        assert matcher.advance(token_id)
 
 
 def allowed(matcher, drafts=(), position=0):
@@ -114,3 +121,25 @@ def test_automaton_that_many_texts_have_filled_is_made_anew_amid_them():
             assert children[0].masks(()) == children[1].masks(()) == plain.masks(())
             assert all(child.advance(token_id) for child in [*children, plain])
     assert 1 < len(builds) < 40
+
+
+def test_next_token_that_takes_more_work_than_it_may_is_refused_with_the_limits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiling, "MAX_STEP_ITEMS", 50)
+    matcher = start("grammar", "start: s\ns: s s s | s s | /[a-z]/ | ")
+    with pytest.raises(InvalidRequest, match=r"50,000 steps of the lexer, 5,000 items of the parser.*Too many items"):
+        follow(matcher, "abcdefghijklmnop")
+
+
+def test_token_behind_which_there_is_too_much_to_choose_from_is_not_said_to_break_the_grammar():
+    words = " | ".join(f'"a" "{"bcdefghi"[n % 8]}{n}"' for n in range(2500))
+    matcher = start("grammar", f"start: {words}")
+    assert not matcher.advance(ids("a")[0])
+    refusal = matcher.explain_refusal(ids("a")[0])
+    assert isinstance(refusal, InvalidRequest)
+    assert "2000" in refusal.message
+
+
+def test_token_that_breaks_the_grammar_is_named():
+    matcher = start("choice", '["ab"]')
+    matcher.advance(ids("b")[0])
+    assert "Token 3 was drawn, which the grammar" in matcher.explain_refusal(3).message

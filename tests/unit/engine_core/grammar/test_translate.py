@@ -79,6 +79,12 @@ def test_other_alphabets_are_written_as_they_are(text):
     assert not matches("json_schema", json.dumps({"enum": choices}), json.dumps(text)) or text.isascii()
 
 
+def test_choices_may_be_many():
+    choices = [f"number {n * 7919 % 10_007}" for n in range(10_000)]
+    assert matches("choice", json.dumps(choices), choices[5000])
+    assert not matches("choice", json.dumps(choices), "number 10007")
+
+
 @pytest.mark.parametrize(
     ("document", "is_allowed"),
     [
