@@ -1,6 +1,7 @@
 """The sampling defaults that a checkpoint's authors recommend, for requests that state none.
 
-Read from generation_config.json; of a GGUF file from the metadata under general.sampling, if it has any.
+Read from generation_config.json; of a GGUF file from the metadata under general.sampling, if it has any. The packaged
+model's file has none: its defaults stand beside its digest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pagewire.ipc.errors import ConfigError
 
 from .gguf_file import GGUFFile
 from .json_reader import read_json_object
+from .sources.packaged import SMOLLM2, is_packaged_model
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ def load_generation_defaults(model_path: Path) -> GenerationDefaults:
     """
     if model_path.is_dir():
         defaults = _from_directory(model_path)
+    elif is_packaged_model(model_path, SMOLLM2):
+        defaults = GenerationDefaults(temperature=SMOLLM2.temperature, top_p=SMOLLM2.top_p)
     else:
         with GGUFFile(model_path) as file:
             defaults = _from_gguf(file)

@@ -40,6 +40,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
         file_name: the model's file; the wheel holds one file of this name, in any folder.
         num_bytes: that file's size.
         sha256: its digest, in hex.
+        temperature, top_p: how its authors draw from it, which the file does not say; None where they don't either.
     """
 
     name: str
@@ -47,6 +48,8 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     file_name: str
     num_bytes: int
     sha256: str
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 SMOLLM2 = PackagedModel(
@@ -55,6 +58,9 @@ SMOLLM2 = PackagedModel(
     file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
     num_bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    # As its model card draws. At temperature 1 a model of this size loses its thread, and often never ends.
+    temperature=0.2,
+    top_p=0.9,
 )
 
 
@@ -127,6 +133,11 @@ def fetch_packaged_model(model: PackagedModel, cache_directory: Path, *, progres
             "set PAGEWIRE_CACHE to a directory with room for it"
         ) from error
     return path
+
+
+def is_packaged_model(path: Path, model: PackagedModel) -> bool:
+    """Whether a file is that model by name and size: enough to choose defaults by, since only a digest proves more."""
+    return path.name == model.file_name and path.stat().st_size == model.num_bytes
 
 
 def remove_packaged_model(model: PackagedModel, cache_directory: Path) -> None:

@@ -9,6 +9,7 @@ import gguf
 import pytest
 
 from pagewire.checkpoint.generation_config import GenerationDefaults, load_generation_defaults, override_defaults
+from pagewire.checkpoint.sources.packaged import SMOLLM2
 from pagewire.ipc.errors import ConfigError
 from tests.support.tiny_model import tiny_gguf
 
@@ -58,6 +59,15 @@ def test_gguf_recommends_only_what_its_sampling_metadata_says(tmp_path: Path) ->
     writer.write_kv_data_to_file()
     writer.close()
     assert load_generation_defaults(path) == GenerationDefaults(temperature=0.5, top_k=20)
+
+
+def test_packaged_model_is_drawn_from_as_its_authors_do(tmp_path: Path) -> None:
+    path = tmp_path / SMOLLM2.file_name
+    path.write_bytes(tiny_gguf("llama", "F32").path.read_bytes())
+    assert load_generation_defaults(path) == GenerationDefaults(), "another file of that name"
+    with path.open("r+b") as file:
+        file.truncate(SMOLLM2.num_bytes)  # the rest is a hole
+    assert load_generation_defaults(path) == GenerationDefaults(temperature=0.2, top_p=0.9)
 
 
 def test_what_a_user_gives_stands_over_the_checkpoints_own() -> None:
