@@ -10,6 +10,7 @@ import llguidance
 from pagewire.ipc.errors import InvalidRequest
 from pagewire.ipc.structured_outputs import Grammar, without_anchors
 
+from .lark_schemas import schemas_in
 from .schema_check import has_finite_document
 
 # Blanks between the elements of a document are fixed: a model that likes them would write nothing else. These are what
@@ -37,10 +38,7 @@ def to_llguidance(grammar: Grammar) -> str:
         case "choice":
             return _from_choices(grammar.text)
         case "grammar":
-            try:
-                return llguidance.grammar_from("grammar", grammar.text)
-            except (ValueError, RecursionError) as exc:
-                raise refused(str(exc)) from exc
+            return _from_grammar(grammar.text)
         case "structural_tag":
             return _from_structural_tag(grammar.text)
 
@@ -85,6 +83,17 @@ def _from_choices(text: str) -> str:
     return llguidance.LLMatcher.grammar_from_lark(
         "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     )
+
+
+def _from_grammar(text: str) -> str:
+    """Translate Lark or GBNF. Calls of tools, and forms behind reasoning, come so, with their schemas in it."""
+    try:
+        translated = llguidance.grammar_from("grammar", text)
+        for schema in schemas_in(text):
+            _check_finite(schema)
+    except (ValueError, RecursionError) as exc:
+        raise refused(str(exc)) from exc
+    return translated
 
 
 def _from_structural_tag(text: str) -> str:

@@ -22,6 +22,13 @@ RECURSIVE = {
     },
 }
 
+ENDLESS = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]},
+    },
+}
+
 
 def compiled(kind: str, text: str) -> llguidance.LLMatcher:
     return compile_matcher(BYTES, to_llguidance(Grammar(kind, text)))  # type: ignore[arg-type]
@@ -57,6 +64,7 @@ def matches(kind: str, grammar: str, text: str) -> bool:
         ("grammar", "start: start", r"used: it allows no text\.$"),
         ("grammar", "start: missing", "missing"),
         ("grammar", "what (", "GBNF"),
+        ("grammar", f'start: a | b\na: "x"\nb: "y" %json {json.dumps(ENDLESS)}\n', "ends"),
         ("choice", "[]", "one text or more"),
         ("choice", "[1]", "one text or more"),
         ("structural_tag", "{}", "structures"),
