@@ -13,7 +13,7 @@ from pagewire.ipc.process import ParentWatch, read_bootstrap, wake_when_parent_e
 
 from .loop import EngineCore
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("pagewire.engine_core")  # __name__ is __main__ here
 
 
 def main() -> int:

@@ -6,7 +6,9 @@ import json
 import logging
 import re
 import sys
+import threading
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Literal
 
 LogFormat = Literal["text", "json"]
@@ -49,7 +51,8 @@ def setup_logging(process: str, level: str, log_format: LogFormat = "text") -> N
     Args:
         process: its tag.
         level: "debug" ... "error"; what is below is left out.
-        log_format: with "json", what other libraries warn of is JSON as well, so that each line can be parsed.
+        log_format: with "json", what other libraries warn of and what nobody caught is JSON as well, so that each line
+            can be parsed.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(process, log_format))
@@ -60,12 +63,29 @@ def setup_logging(process: str, level: str, log_format: LogFormat = "text") -> N
     if log_format == "json":
         logging.getLogger().handlers[:] = [handler]
         logging.captureWarnings(True)
+        _log_what_nobody_catches(logger)
 
 
 def current_log_format() -> LogFormat:
     """Return the format that this process logs in, which its children take over."""
     handlers = logging.getLogger("pagewire").handlers
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
+
+
+def _log_what_nobody_catches(logger: logging.Logger) -> None:
+    def log(
+        kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None, where: str
+    ) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        logger.error("nobody caught an exception in %s", where, exc_info=(kind, error or kind(), traceback))
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        log(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name if args.thread else "a thread")
+
+    sys.excepthook = lambda kind, error, traceback: log(kind, error, traceback, "the main thread")
+    threading.excepthook = in_thread
+    sys.unraisablehook = lambda args: log(args.exc_type, args.exc_value, args.exc_traceback, repr(args.object))
 
 
 def _formatter(process: str, log_format: LogFormat) -> logging.Formatter:

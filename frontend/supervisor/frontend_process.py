@@ -21,7 +21,7 @@ from .serving import leave, read_own_keys, serve_http
 from .shutdown import ParentOrders, Stopped, until_stopped
 from .startup_report import StartupReport
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("pagewire.frontend.supervisor.frontend_process")  # __name__ is __main__ here
 
 
 def main() -> int:

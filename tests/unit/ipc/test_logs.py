@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 
 import pytest
 
@@ -15,7 +17,9 @@ def _restored():
     logger = logging.getLogger("pagewire")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
     root = logging.getLogger().handlers[:]
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     yield
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
     logging.captureWarnings(False)
     logging.getLogger().handlers[:] = root
     logger.handlers[:], logger.propagate = handlers, propagate
@@ -56,6 +60,31 @@ def test_json_is_an_object_a_line_whatever_the_message(capsys: pytest.CaptureFix
     assert "ValueError: wrong" in second["exception"]
     assert "request_id" not in second
     assert third["logger"] == "another_library"
+
+
+def test_what_nobody_catches_is_json_too(capsys: pytest.CaptureFixture[str]):
+    class Broken:
+        def __del__(self) -> None:
+            raise LookupError("third")
+
+    def fail() -> None:
+        raise ValueError("second")
+
+    setup_logging("core", "info", "json")
+    sys.excepthook(KeyError, KeyError("first"), None)
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    thread = threading.Thread(target=fail, name="helper")
+    thread.start()
+    thread.join()
+    del thread
+    Broken()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines] == ["error"] * 3
+    for line, place, error in zip(
+        lines, ("the main thread", "helper", "__del__"), ("first", "second", "third"), strict=True
+    ):
+        assert place in line["message"]
+        assert error in line["exception"]
 
 
 def test_children_log_as_their_parent_does():
