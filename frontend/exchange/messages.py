@@ -69,6 +69,27 @@ class FoundResponse(msgspec.Struct, frozen=True):
     items_json: bytes
 
 
+class AskEvents(msgspec.Struct, frozen=True, tag=True):
+    """Which events of this stored response follow the one of number `after`?"""
+
+    response_id: str
+    after: int
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some events of a response's stream.
+
+    Attributes:
+        events: as they are sent to clients; none, if there were none for a while.
+        last_number: of the last of them; what was asked after, if there are none.
+        is_last: whether no others follow.
+    """
+
+    events: bytes
+    last_number: int
+    is_last: bool
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to any of these questions; what was not asked for is left out.
 
@@ -76,6 +97,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         figures: to AskFigures.
         load: to AskLoad.
         found: to AskResponse; None if it is not here.
+        events: to AskEvents; None if the response is not here.
         error: why what was asked of the response can't be done.
         num_missing: frontends that gave the launcher no answer in time.
         num_ended: frontends that are being replaced.
@@ -84,9 +106,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     figures: FrontendFigures | None = None
     load: int = 0
     found: FoundResponse | None = None
+    events: EventPage | None = None
     error: ErrorInfo | None = None
     num_missing: int = 0
     num_ended: int = 0
 
 
-Question = AskFigures | AskLoad | AskResponse
+Question = AskFigures | AskLoad | AskResponse | AskEvents

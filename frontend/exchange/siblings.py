@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from .line import ANSWER_TIMEOUT_S, Line
-from .messages import Answer, AskFigures, AskLoad, AskResponse, FrontendFigures, Question, ResponseAction
+from .messages import Answer, AskEvents, AskFigures, AskLoad, AskResponse, FrontendFigures, Question, ResponseAction
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,10 @@ class Siblings:
     async def response(self, response_id: str, action: ResponseAction) -> Answer:
         """Return a stored response that another one has."""
         return await self._ask(AskResponse(response_id, action))
+
+    async def events(self, response_id: str, after: int) -> Answer:
+        """Return events of a stored response that another one has."""
+        return await self._ask(AskEvents(response_id, after))
 
     async def _ask(self, question: Question) -> Answer:
         answer = None if self._line is None else await self._line.ask(question, timeout_s=_GATHER_TIMEOUT_S)

@@ -12,7 +12,7 @@ import msgspec
 
 from ..http.figures import Figures, add_figures
 from .line import Line
-from .messages import Answer, AskFigures, AskLoad, AskResponse, FrontendFigures, Question
+from .messages import Answer, AskEvents, AskFigures, AskLoad, AskResponse, FrontendFigures, Question
 
 
 class Switchboard:
@@ -63,8 +63,12 @@ class Switchboard:
                 return Answer(figures=self._figures(asker, said))
             case AskLoad():
                 return Answer(load=sum(answer.load for answer in said.values()))
-            case AskResponse():
-                has_it = (answer for answer in said.values() if answer.found is not None or answer.error is not None)
+            case AskResponse() | AskEvents():
+                has_it = (
+                    answer
+                    for answer in said.values()
+                    if answer.found is not None or answer.events is not None or answer.error is not None
+                )
                 return next(has_it, Answer())
 
     def _figures(self, asker: int, said: dict[int, Answer]) -> FrontendFigures:

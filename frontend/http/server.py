@@ -19,7 +19,7 @@ from aiohttp import web
 from pagewire.ipc.server_config import ServerConfig
 
 from ..anthropic import handlers as anthropic
-from ..exchange.messages import Answer, AskResponse, Question
+from ..exchange.messages import Answer, AskEvents, AskResponse, Question
 from ..exchange.siblings import Siblings
 from ..openai import (
     adapters,
@@ -93,6 +93,8 @@ async def answer_siblings(app: web.Application, question: Question) -> Answer:
     """Return what this frontend alone has to say to another one's question."""
     if isinstance(question, AskResponse):
         return app[SHARED].answer(question)
+    if isinstance(question, AskEvents):
+        return await app[SHARED].answer_events(question)
     return app[TOGETHER].answer(question)
 
 

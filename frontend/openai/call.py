@@ -114,7 +114,7 @@ class Call:
         """Take note of a chunk; whoever reads a generation calls it for each."""
         self._timers[prompt_index].chunk_came(chunk)
 
-    async def collect(self, on_chunk: Callable[[TextChunk], None] | None = None) -> list[list[Answer]]:
+    async def collect(self, on_chunk: Callable[[TextChunk], object] | None = None) -> list[list[Answer]]:
         """Return every prompt's answers, when all have ended.
 
         Args:
@@ -132,7 +132,7 @@ class Call:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _collect_one(self, prompt_index: int, on_chunk: Callable[[TextChunk], None] | None) -> list[Answer]:
+    async def _collect_one(self, prompt_index: int, on_chunk: Callable[[TextChunk], object] | None) -> list[Answer]:
         answers = [Answer() for _ in range(self.n)]
         async for chunk in self.generations[prompt_index]:
             self.count(prompt_index, chunk)

@@ -150,9 +150,10 @@ def _describe(operation: Operation) -> JsonObject:
             for name in names
         ]
     if operation.query:
-        described["parameters"] = [
-            {"name": name, "in": "query", "schema": {"enum": list(values)}} for name, values in operation.query.items()
-        ]
+        described.setdefault("parameters", []).extend(
+            {"name": name, "in": "query", "schema": {"enum": list(values)} if values else {"type": "integer"}}
+            for name, values in operation.query.items()
+        )
     if operation.body is not None:
         content = {"application/json": {"schema": _reference(operation.body)}}
         described["requestBody"] = {"required": True, "content": content}

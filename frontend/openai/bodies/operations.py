@@ -72,7 +72,7 @@ class Operation:
         errors: statuses besides those that every operation, or every one with a body, can have.
         error: the JSON body of all of them.
         is_open: whether it is answered without an API key.
-        query: the values that parameters of the query may have, by name.
+        query: the values that parameters of the query may have, by name; none: any number.
     """
 
     method: str
@@ -134,8 +134,10 @@ OPERATIONS = (
     Operation(
         method="get",
         path="/v1/responses/{response_id}",
-        summary="Return a stored response",
+        summary="Return a stored response, or its stream",
         answer=ResponseObject,
+        event=ResponseEvent,
+        query={"stream": _TRUTHS, "starting_after": ()},
         errors=(404, 503),
     ),
     Operation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import msgspec
@@ -16,16 +15,10 @@ from ..logprobs import ChatLogprobsWriter
 from ..named_events import encode_events
 from ..serving import Serving
 from .answer import IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, response_usage
-from .events import (
-    ResponseCompleted,
-    ResponseCreated,
-    ResponseFailed,
-    ResponseIncomplete,
-    ResponseInProgress,
-)
-from .output import ResponseOutput
+from .events import ResponseEvent
 from .request import ReasoningConfig, ResponseRequest, TextConfig
 from .store import JsonObject, ResponseStore, StoredResponse
+from .transcript import Transcript
 
 
 class Answering:
@@ -38,6 +31,10 @@ class Answering:
         items: the whole input, earlier responses among it.
         chat: what answers it.
         response_id: made by the server: nobody else knows it.
+
+    Attributes:
+        response: as it is now.
+        transcript: what its stream tells.
     """
 
     def __init__(
@@ -53,8 +50,6 @@ class Answering:
         self._store = store
         self._items = items
         self._chat = chat
-        self._numbers = itertools.count()
-        self._output = ResponseOutput(self._numbers.__next__)
         self._finish_reason = "abort"
         self._logprobs: ChatLogprobsWriter | None = None
         if chat.body.logprobs:
@@ -86,6 +81,7 @@ class Answering:
             top_p=chat.params.top_p,
             user=body.user,
         )
+        self.transcript = Transcript(self.response)
 
     # ---- whole
 
@@ -97,17 +93,24 @@ class Answering:
         """
         [answer] = await self._chat.collect()
         self._finish_reason = answer.finish_reason
-        self._output.push(answer.parts, self._write_logprobs(answer.logprobs))
+        self.transcript.push(answer.parts, self._write_logprobs(answer.logprobs))
         self._end()
         return self.response
 
     # ---- streamed
 
+    async def follow(self) -> None:
+        """Read the answer as a stream that nobody is sent, but that may be followed; store the response.
+
+        Raises:
+            PagewireError: why the chat failed.
+        """
+        await self._chat.call.collect(self._read)
+        self._end()
+
     def opening(self) -> bytes:
         """Return the events that say that the response begins."""
-        created = ResponseCreated(sequence_number=next(self._numbers), response=self.response)
-        begun = ResponseInProgress(sequence_number=next(self._numbers), response=self.response)
-        return encode_events([created, begun])
+        return encode_events(self.transcript.opening())
 
     def head(self, _prompt_index: int) -> bytes:
         """See `EventWriter`."""
@@ -115,58 +118,60 @@ class Answering:
 
     def chunk(self, _prompt_index: int, chunk: TextChunk) -> bytes:
         """See `EventWriter`."""
-        parts = self._chat.read(chunk)
-        if chunk.finish_reason is not None:
-            self._finish_reason = self._chat.finish_reason(chunk.index, chunk.finish_reason)
-        return encode_events(self._output.push(parts, self._write_logprobs(chunk.logprobs)))
+        return encode_events(self._read(chunk))
 
     def ending(self) -> bytes:
         """Return the last events, and store the response."""
-        events = self._end()
-        kind = ResponseCompleted if self.response.status == "completed" else ResponseIncomplete
-        return encode_events([*events, kind(sequence_number=next(self._numbers), response=self.response)])
+        return encode_events(self._end())
 
     def failure(self, error: Exception) -> bytes:
-        """Return the event that says why the response failed, and store it so far."""
-        self.fail(error)
-        return encode_events([ResponseFailed(sequence_number=next(self._numbers), response=self.response)])
+        """Return the events that say why the response failed, and store it so far."""
+        return encode_events(self.fail(error))
 
     # ---- both
 
-    def fail(self, error: Exception) -> None:
-        """Note and store why the response failed."""
+    def fail(self, error: Exception) -> list[ResponseEvent]:
+        """Note and store why the response failed; return the events that say so."""
         described = describe_error(error)[1]
-        self._output.cut()
-        self._set("failed", error=ResponseFault(code="server_error", message=described.message))
+        events = self.transcript.cut()
+        return [*events, self._set("failed", error=ResponseFault(code="server_error", message=described.message))]
 
     def save(self) -> StoredResponse | None:
         """Store the response as it is, if it is to be."""
         if not self.response.store:
             return None
-        stored = StoredResponse(response=self.response, items_json=encode_json(self._items))
+        stored = StoredResponse(response=self.response, transcript=self.transcript, items_json=encode_json(self._items))
         self._store.put(stored)
         return stored
 
-    def _end(self) -> list[Any]:  # Any: events of many kinds, encoded by their own type
-        is_whole = self._finish_reason in ("stop", "tool_calls")
-        events = self._output.finish("completed" if is_whole else "incomplete")
-        if is_whole:
-            self._set("completed", completed_at=int(self._serving.wall_clock()))
-        elif self._finish_reason == "length":
-            self._set("incomplete", incomplete_details=IncompleteDetails(reason="max_output_tokens"))
-        else:
-            self._set("incomplete")
-        return events
+    def _read(self, chunk: TextChunk) -> list[ResponseEvent]:
+        parts = self._chat.read(chunk)
+        if chunk.finish_reason is not None:
+            self._finish_reason = self._chat.finish_reason(chunk.index, chunk.finish_reason)
+        return self.transcript.push(parts, self._write_logprobs(chunk.logprobs))
 
-    def _set(self, status: ResponseStatus, **changes: Any) -> None:  # Any: fields of ResponseObject
+    def _end(self) -> list[ResponseEvent]:
+        is_whole = self._finish_reason in ("stop", "tool_calls")
+        events = self.transcript.finish("completed" if is_whole else "incomplete")
+        if is_whole:
+            last = self._set("completed", completed_at=int(self._serving.wall_clock()))
+        elif self._finish_reason == "length":
+            last = self._set("incomplete", incomplete_details=IncompleteDetails(reason="max_output_tokens"))
+        else:
+            last = self._set("incomplete")
+        return [*events, last]
+
+    def _set(self, status: ResponseStatus, **changes: Any) -> ResponseEvent:  # Any: fields of ResponseObject
         self.response = msgspec.structs.replace(
             self.response,
             status=status,
-            output=self._output.items,
+            output=self.transcript.items,
             usage=response_usage(self._chat.usage()),
             **changes,
         )
+        event = self.transcript.end(self.response)
         self.save()
+        return event
 
     def _write_logprobs(self, entries: list[Any]) -> list[ChatTokenLogprob]:  # Any: TokenLogprobs, as they came
         return [] if self._logprobs is None or not entries else self._logprobs.write(entries).content

@@ -131,6 +131,14 @@ class FunctionCallArgumentsDone(_Event, frozen=True, kw_only=True, tag="response
     arguments: str
 
 
+class ResponseError(_Event, frozen=True, kw_only=True, tag="error"):
+    """Why events that were asked for again can't be told any further; nothing follows."""
+
+    code: str | None
+    message: str
+    param: str | None
+
+
 ResponseEvent = (
     ResponseCreated
     | ResponseInProgress
@@ -147,4 +155,5 @@ ResponseEvent = (
     | ReasoningTextDone
     | FunctionCallArgumentsDelta
     | FunctionCallArgumentsDone
+    | ResponseError
 )

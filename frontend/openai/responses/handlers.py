@@ -11,21 +11,26 @@ from aiohttp import web
 
 from pagewire.ipc.errors import InvalidRequest
 
+from ...http.sse import EventStream
 from ..bodies.json_body import JsonBody, json_response
 from ..bodies.schema import refuse_unsupported
 from ..chat_call import start_chat
-from ..errors import log_error
+from ..errors import describe_error, log_error
+from ..named_events import encode_events
 from ..serving import SERVING, Serving, request_id
 from ..streaming import stream_events
 from .answer import DeletedResponse, InputItemList, ResponseObject
 from .answering import Answering
 from .conversation import chat_request, input_items
+from .events import ResponseError
 from .request import ResponseRequest
 from .shared import SHARED, SharedResponses, fields_of, items_of
 from .store import STORE, JsonObject, ResponseStore
 
 _BODY = JsonBody(ResponseRequest)
 _DEFAULT_PAGE, _MOST_A_PAGE = 20, 100
+_MOST_DIGITS = 9  # no stream has a billion events
+_INCLUDED = ("message.output_text.logprobs", "reasoning.encrypted_content")  # they are there if they were asked for
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
@@ -44,6 +49,8 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         if body.background:
             await chat.call.accepted()
             response = await _go_on_in_background(serving, answering, stack.pop_all())
+            if body.stream:
+                return await _tell(request, response.id, after=-1)
             return json_response(response, request_id(request))
         if body.stream:
             return await stream_events(
@@ -58,10 +65,19 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         return json_response(await answering.collect(), request_id(request))
 
 
-async def retrieve_response(request: web.Request) -> web.Response:
-    """Return a stored response."""
-    if request.query.get("stream", "false") == "true":
-        raise InvalidRequest("Stored responses can't be streamed; leave out stream.", param="stream")
+async def retrieve_response(request: web.Request) -> web.StreamResponse:
+    """Return a stored response, or what its stream told and, if it is still made, tells from now on."""
+    wants_stream = _flag(request, "stream")
+    after = _event_number(request)
+    for name in request.query.getall("include", []) + request.query.getall("include[]", []):
+        if name not in _INCLUDED:
+            raise InvalidRequest(f"include can't be {name[:100]!r}: it must be one of {_INCLUDED}.", param="include")
+    if _flag(request, "include_obfuscation"):
+        raise InvalidRequest("include_obfuscation can only be false.", param="include_obfuscation")
+    if wants_stream:
+        return await _tell(request, request.match_info["response_id"], after=-1 if after is None else after)
+    if after is not None:
+        raise InvalidRequest("starting_after is only allowed with stream=true.", param="starting_after")
     found = await request.app[SHARED].find(request.match_info["response_id"])
     return _raw_response(found.response_json, request)
 
@@ -105,6 +121,53 @@ async def list_input_items(request: web.Request) -> web.Response:
     )
 
 
+async def _tell(request: web.Request, response_id: str, *, after: int) -> web.StreamResponse:
+    """Answer with the events of a stored response that follow the one of number `after`, until its end."""
+    serving = request.app[SERVING]
+    async with contextlib.aclosing(request.app[SHARED].pages(response_id, after)) as pages:
+        page = await anext(pages)
+        async with EventStream(request, serving.times, {"X-Request-Id": request_id(request)}) as stream:
+            try:
+                while not page.is_last:
+                    if page.events:
+                        await stream.send(page.events)
+                    page = await anext(pages)
+                last = page.events
+            except ConnectionError:
+                raise
+            except Exception as error:  # the boundary of a started answer: whatever it is, the client is told
+                log_error(error, request_id(request))
+                last = _error_event(error, page.last_number + 1)
+            if last:
+                await stream.send(last)
+            await stream.response.write_eof()
+    return stream.response
+
+
+def _error_event(error: Exception, number: int) -> bytes:
+    told = describe_error(error)[1]
+    event = ResponseError(sequence_number=number, code=told.code, message=told.message, param=told.param)
+    return encode_events([event])
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    text = request.query.get(name, "false")
+    if text.lower() not in ("true", "false"):
+        raise InvalidRequest(f"{name} must be true or false; got {text[:100]!r}.", param=name)
+    return text.lower() == "true"
+
+
+def _event_number(request: web.Request) -> int | None:
+    text = request.query.get("starting_after")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise InvalidRequest(
+            f"starting_after must be the sequence_number of an event; got {text[:100]!r}.", param="starting_after"
+        )
+    return int(text)
+
+
 def _page_size(request: web.Request) -> int:
     text = request.query.get("limit", str(_DEFAULT_PAGE))
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= _MOST_A_PAGE):
@@ -120,8 +183,6 @@ def _check(body: ResponseRequest, store: ResponseStore) -> None:
         raise InvalidRequest(
             f"max_output_tokens must be at least 1, or null; got {body.max_output_tokens}.", param="max_output_tokens"
         )
-    if body.background and body.stream:
-        raise InvalidRequest("A response in the background can't be streamed; leave one of them out.", param="stream")
     if body.background and body.store is False:
         raise InvalidRequest("background: true needs store: the response is asked for later.", param="background")
     if body.background and store.is_off:
@@ -163,7 +224,7 @@ async def _go_on_in_background(
         async with stack:
             with serving.admission.answering():
                 try:
-                    await answering.collect()
+                    await answering.follow()
                 except Exception as error:  # the boundary of an answer that nobody listens to: it is stored
                     log_error(error, answering.response.id)
                     answering.fail(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from aiohttp import web
 
 from pagewire.ipc.errors import NotFound, Overloaded, PagewireError
 
-from ...exchange.messages import Answer, AskResponse, FoundResponse, ResponseAction
+from ...exchange.messages import Answer, AskEvents, AskResponse, EventPage, FoundResponse, ResponseAction
 from ...exchange.siblings import Siblings
 from ..bodies.json_body import encode_json
 from .store import JsonObject, ResponseStore
@@ -39,7 +40,7 @@ class SharedResponses:
         """
         try:
             return self._do(response_id, action, param=param)
-        except NotFound as not_found:
+        except NotFound:
             if self._siblings is None:
                 raise
             answer = await self._siblings.response(response_id, action)
@@ -47,13 +48,36 @@ class SharedResponses:
                 raise PagewireError.from_info(answer.error) from None
             if answer.found is not None:
                 return answer.found
-            if answer.num_missing:
-                raise Overloaded(
-                    f"{answer.num_missing} of {self._siblings.count} frontends do not answer, and the response may be "
-                    "there; try again.",
-                    param=param,
-                ) from None
-            raise not_found
+            raise self._not_found(response_id, answer, param=param) from None
+
+    async def pages(self, response_id: str, after: int) -> AsyncGenerator[EventPage]:
+        """Yield the events of a stored response that follow the one of number `after`, live from where it is now on.
+
+        Pages may be empty; the last one has `is_last`.
+
+        Raises:
+            NotFound, Overloaded: as `find`. Once there was a page: the frontend that has the response is gone, or the
+                response is.
+        """
+        transcript = self._store.transcript(response_id)
+        is_last = False
+        while not is_last:
+            page = await (self._page_of_others(response_id, after) if transcript is None else transcript.page(after))
+            after, is_last = page.last_number, page.is_last
+            yield page
+
+    async def answer_events(self, question: AskEvents) -> Answer:
+        """Return what this frontend alone has of the events."""
+        transcript = self._store.transcript(question.response_id)
+        return Answer(events=None if transcript is None else await transcript.page(question.after))
+
+    async def _page_of_others(self, response_id: str, after: int) -> EventPage:
+        if self._siblings is None:
+            raise self._store.not_found(response_id)
+        answer = await self._siblings.events(response_id, after)
+        if answer.events is not None:
+            return answer.events
+        raise self._not_found(response_id, answer)
 
     def answer(self, question: AskResponse) -> Answer:
         """Return what this frontend alone has of it."""
@@ -63,6 +87,16 @@ class SharedResponses:
             return Answer()
         except PagewireError as error:
             return Answer(error=error.to_info())
+
+    def _not_found(self, response_id: str, answer: Answer, *, param: str = "response_id") -> PagewireError:
+        assert self._siblings is not None
+        if not answer.num_missing:
+            return self._store.not_found(response_id, param=param)
+        return Overloaded(
+            f"{answer.num_missing} of {self._siblings.count} frontends do not answer, and the response may be there; "
+            "try again.",
+            param=param,
+        )
 
     def _do(self, response_id: str, action: ResponseAction, *, param: str) -> FoundResponse:
         if action == "cancel":

@@ -13,6 +13,7 @@ from pagewire.ipc.errors import InvalidRequest, NotFound
 
 from ..bodies.json_body import encode_json
 from .answer import ResponseObject
+from .transcript import Transcript
 
 JsonObject = dict[str, Any]  # Any: items as clients wrote them, checked by then
 
@@ -23,6 +24,7 @@ class StoredResponse(msgspec.Struct, kw_only=True):
     """A response and what it answered.
 
     Attributes:
+        transcript: what its stream told, or would have.
         items_json: the input, that of the responses which it goes on from and their outputs among it. As JSON, which
             takes a fraction of the memory that it takes as objects.
         task: what still makes it, in the background.
@@ -30,6 +32,7 @@ class StoredResponse(msgspec.Struct, kw_only=True):
     """
 
     response: ResponseObject
+    transcript: Transcript
     items_json: bytes
     task: asyncio.Task[None] | None = None
     num_bytes: int = 0
@@ -65,7 +68,7 @@ class ResponseStore:
         self._drop(response_id)
         if self.is_off:
             return
-        stored.num_bytes = len(encode_json(stored.response)) + len(stored.items_json)
+        stored.num_bytes = len(encode_json(stored.response)) + len(stored.items_json) + stored.transcript.num_bytes
         self._stored[response_id] = stored
         self._num_bytes += stored.num_bytes
         while len(self._stored) > self._max_responses or self._num_bytes > self._max_bytes:
@@ -81,12 +84,21 @@ class ResponseStore:
         """
         stored = self._stored.get(response_id)
         if stored is None:
-            raise NotFound(
-                f"Response with id '{response_id[:100]}' not found: it was never stored, or is gone by now "
-                f"(this server process keeps the last {self._max_responses} in memory).",
-                param=param,
-            )
+            raise self.not_found(response_id, param=param)
         return stored
+
+    def transcript(self, response_id: str) -> Transcript | None:
+        """Return what a response's stream tells; None if there is none of this id."""
+        stored = self._stored.get(response_id)
+        return None if stored is None else stored.transcript
+
+    def not_found(self, response_id: str, *, param: str = "response_id") -> NotFound:
+        """Return the error that says that there is none of this id."""
+        return NotFound(
+            f"Response with id '{response_id[:100]}' not found: it was never stored, or is gone by now "
+            f"(this server process keeps the last {self._max_responses} in memory).",
+            param=param,
+        )
 
     def delete(self, response_id: str) -> None:
         """Forget a response; one that is still made in the background is ended.
@@ -110,9 +122,7 @@ class ResponseStore:
                 "Only responses with background: true can be cancelled; end others by closing their connection.",
                 param="response_id",
             )
-        if stored.response.status in ("queued", "in_progress"):
-            self._end(stored)
-            stored.response = msgspec.structs.replace(stored.response, status="cancelled")
+        self._end(stored)
         return stored.response
 
     def end_all(self) -> None:
@@ -121,8 +131,12 @@ class ResponseStore:
             self._end(stored)
 
     def _end(self, stored: StoredResponse) -> None:
-        if stored.task is not None:
-            stored.task.cancel()
+        if stored.task is None or stored.transcript.has_ended:
+            return
+        stored.task.cancel()
+        stored.transcript.cut()
+        stored.response = msgspec.structs.replace(stored.response, status="cancelled", output=stored.transcript.items)
+        stored.transcript.end(stored.response)
 
     def _drop(self, response_id: str) -> None:
         stored = self._stored.pop(response_id, None)

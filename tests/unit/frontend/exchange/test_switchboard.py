@@ -14,6 +14,7 @@ from pagewire.frontend.exchange.messages import (
     Answer,
     AskFigures,
     AskLoad,
+    EventPage,
     FoundResponse,
     FrontendFigures,
     ProcessFamily,
@@ -133,6 +134,9 @@ async def test_response_is_found_where_it_is():
         assert (await asker.response("resp_1", "get")).found is None
         second.response = Answer(found=FoundResponse(b"{}", b"[]"))
         assert (await asker.response("resp_1", "get")).found == FoundResponse(b"{}", b"[]")
+        page = EventPage(events=b"data: 1\n\n", last_number=3, is_last=False)
+        second.response = Answer(events=page)
+        assert (await asker.events("resp_1", 2)).events == page
 
 
 async def test_without_a_launcher_all_others_are_missing():

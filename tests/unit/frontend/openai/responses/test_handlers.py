@@ -11,6 +11,8 @@ import pytest
 from openai.types import responses as sdk_types
 from pydantic import TypeAdapter
 
+from pagewire.frontend.exchange.messages import Answer, EventPage
+from pagewire.frontend.openai.responses.shared import SHARED
 from pagewire.ipc.errors import EngineDead
 from pagewire.ipc.requests import AddRequest
 from pagewire.ipc.server_config import ServerConfig
@@ -193,7 +195,6 @@ async def test_nothing_is_stored_at_zero():
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"stream_options": {}}, "stream_options"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"background": True, "stream": True}, "stream"),
         ({"background": True, "store": False}, "background"),
         ({"text": {"verbosity": "high"}}, "text.verbosity"),
         ({"input": []}, "input"),
@@ -212,8 +213,137 @@ async def test_pages_that_there_are_not_are_refused(query):
         response = await client.responses.create(model="fake", input="hi")
         async with server.http.get(f"/v1/responses/{response.id}/input_items?{query}") as answer:
             assert answer.status == 400
-        async with server.http.get(f"/v1/responses/{response.id}?stream=true") as answer:
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "starting_after=1", "stream=true&starting_after=-1", "stream=true&starting_after=1234567890", "stream=yes",
+        "stream=true&include_obfuscation=true", "include=file_search_call.results", "include[]=nonsense",
+    ],
+)  # fmt: skip
+async def test_what_can_not_be_asked_of_a_stored_response_is_refused_by_name(query):
+    async with sdk("Hello!") as (server, client):
+        response = await client.responses.create(model="fake", input="hi")
+        async with server.http.get(f"/v1/responses/{response.id}?{query}") as answer:
             assert answer.status == 400
+            assert (await answer.json())["error"]["param"] in query
+
+
+async def test_a_stream_is_told_again_from_any_event_on():
+    async with sdk("Hello!") as (_, client):
+        stream = await client.responses.create(model="fake", input="hi", stream=True)
+        events = [event async for event in stream]
+        response_id = events[-1].response.id
+        for after in (None, 0, 5, len(events) - 1):
+            options = {} if after is None else {"starting_after": after}
+            again = await client.responses.retrieve(response_id, stream=True, **options)
+            assert [event async for event in again] == (events if after is None else events[after + 1 :])
+
+
+async def test_a_whole_answer_is_told_as_one_piece():
+    async with sdk("Hello!") as (_, client):
+        response = await client.responses.create(model="fake", input="hi")
+        events = [event async for event in await client.responses.retrieve(response.id, stream=True)]
+        assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["Hello!"]
+        assert events[-1].response == response
+
+
+async def test_a_response_in_the_background_is_followed_live_and_by_whoever_comes_back():
+    async with sdk("Hello!", num_steps=2) as (server, client):
+        stream = await client.responses.create(model="fake", input="hi", background=True, stream=True)
+        events = await until(stream, "He")
+        assert (events[0].type, events[0].response.background) == ("response.created", True)
+        await stream.close()  # which does not end the response
+        again = await client.responses.retrieve(events[0].response.id, stream=True, starting_after=3)
+        told = await until(again, "He")
+        server.core.allow_steps(None)
+        told += [event async for event in again]
+        assert text_of(told) == "Hello!"
+        assert [event.sequence_number for event in told] == list(range(4, 4 + len(told)))
+        assert told[-1].response == await client.responses.retrieve(events[0].response.id)
+
+
+@pytest.mark.parametrize("action", ["cancel", "delete"])
+async def test_what_is_cancelled_or_deleted_ends_its_streams(action):
+    async with sdk("Hello!", num_steps=2) as (server, client):
+        stream = await client.responses.create(model="fake", input="hi", background=True, stream=True)
+        events = await until(stream, "He")
+        await getattr(client.responses, action)(events[0].response.id)
+        events += [event async for event in stream]
+        assert events[-1].type == "response.incomplete"
+        assert (events[-1].response.status, events[-1].response.output_text) == ("cancelled", "He")
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        await aborted(server.core)
+
+
+async def test_a_failure_in_the_background_ends_its_streams():
+    async with sdk("Hello!", num_steps=2) as (server, client):
+        stream = await client.responses.create(model="fake", input="hi", background=True, stream=True)
+        events = await until(stream, "He")
+        server.client.mark_dead(EngineDead("the engine is gone"))
+        events += [event async for event in stream]
+        assert [event.type for event in events[-2:]] == ["response.output_item.done", "response.failed"]
+        assert "gone" in events[-1].response.error.message
+
+
+async def until(stream, text: str) -> list:
+    """Read events until they have brought so much text: tokens that wait together come in one."""
+    events = []
+    while text_of(events) != text:
+        events.append(await anext(stream))
+    return events
+
+
+def text_of(events: list) -> str:
+    return "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+class OtherFrontends:
+    """What another frontend has of a response, as it is asked for it."""
+
+    count = 3
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, int]] = []
+
+    async def events(self, response_id: str, after: int) -> Answer:
+        self.asked.append((response_id, after))
+        return self.answers.pop(0)
+
+
+def page(events: bytes, last_number: int, *, is_last: bool = False) -> Answer:
+    return Answer(events=EventPage(events=events, last_number=last_number, is_last=is_last))
+
+
+async def test_events_of_another_frontend_are_passed_on():
+    async with running_server("Hello!") as server:
+        others = OtherFrontends(page(b"data: 1\n\n", 8), page(b"", 8), page(b"data: 2\n\n", 9, is_last=True))
+        server.app[SHARED]._siblings = others
+        async with server.http.get("/v1/responses/far?stream=true&starting_after=7") as answer:
+            assert (await answer.text(), answer.status) == ("data: 1\n\ndata: 2\n\n", 200)
+        assert others.asked == [("far", 7), ("far", 8), ("far", 8)]
+
+
+async def test_a_frontend_that_goes_amid_the_events_is_told_as_an_error():
+    async with running_server("Hello!") as server:
+        server.app[SHARED]._siblings = OtherFrontends(page(b"data: 1\n\n", 8), Answer(num_missing=1))
+        async with server.http.get("/v1/responses/far?stream=true") as answer:
+            text = await answer.text()
+        assert text.startswith("data: 1\n\nevent: error\n")
+        assert '"sequence_number":9' in text
+        assert "1 of 3 frontends" in text
+
+
+@pytest.mark.parametrize(("answer", "status"), [(Answer(), 404), (Answer(num_missing=1), 503)])
+async def test_events_that_nobody_has_are_an_ordinary_error(answer, status):
+    async with running_server("Hello!") as server:
+        async with server.http.get("/v1/responses/far?stream=true") as alone:
+            assert alone.status == 404
+        server.app[SHARED]._siblings = OtherFrontends(answer)
+        async with server.http.get("/v1/responses/far?stream=true") as response:
+            assert response.status == status
 
 
 async def test_a_client_that_leaves_ends_its_generation():

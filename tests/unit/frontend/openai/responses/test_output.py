@@ -25,7 +25,8 @@ def output() -> ResponseOutput:
 def run(*parts: AnswerPart, status="completed"):
     made = output()
     told = [event for part in parts for event in made.push([part])]
-    return made.items, told + made.finish(status)
+    told += made.finish(status)
+    return made.items, told
 
 
 def call(index: int, arguments: str, *, is_first: bool = True) -> ToolCallPart:

@@ -7,9 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
+from pagewire.frontend.answers.parts import TextPart
 from pagewire.frontend.openai.responses.answer import ResponseObject
 from pagewire.frontend.openai.responses.request import ReasoningConfig
 from pagewire.frontend.openai.responses.store import ResponseStore, StoredResponse
+from pagewire.frontend.openai.responses.transcript import Transcript
 from pagewire.ipc.errors import InvalidRequest, NotFound
 
 
@@ -18,7 +20,7 @@ def stored(response_id: str, text: str = "", *, background: bool = False) -> Sto
         id=response_id, created_at=0, status="in_progress", background=background, instructions=text, model="m",
         reasoning=ReasoningConfig(), temperature=1.0, text={}, tool_choice="auto", tools=[], top_p=1.0,
     )  # fmt: skip
-    return StoredResponse(response=response, items_json=b"[]")
+    return StoredResponse(response=response, transcript=Transcript(response), items_json=b"[]")
 
 
 def test_the_oldest_go_first():
@@ -75,9 +77,13 @@ async def test_cancelling_ends_the_task():
     store = ResponseStore(2)
     entry = stored("a", background=True)
     entry.task = asyncio.create_task(asyncio.Event().wait())
+    entry.transcript.push([TextPart("so far")], [])
     store.put(entry)
     assert store.cancel("a").status == "cancelled"
-    assert store.get("a").response.status == "cancelled"
+    response = store.get("a").response
+    assert (response.status, response.output[0].status) == ("cancelled", "incomplete")
+    assert response.output[0].content[0].text == "so far"
+    assert entry.transcript.has_ended
     with pytest.raises(asyncio.CancelledError):
         await entry.task
 
