@@ -23,6 +23,10 @@ def tile(page: PageDriver, name: str) -> str:
     return found.find_element("css selector", "dd").text
 
 
+def state_of(page: PageDriver) -> str:
+    return page.find("#engine-status").get_attribute("data-state")
+
+
 def pixels(page: PageDriver) -> str:
     return page.run("return document.querySelector('.block-map').toDataURL()")
 
@@ -31,7 +35,7 @@ def test_it_moves_under_load_and_shows_a_restart(browser, tmp_path: Path):
     model = str(tiny_checkpoint("llama"))
     with running_server(tmp_path, model, "--served-model-name", "tiny", "--num-gpu-blocks-override", "96") as server:
         page = PageDriver(browser, server.url + "/#engine")
-        page.until(lambda: page.find("#engine-status").get_attribute("data-state") == "live", "the first picture")
+        page.until(lambda: state_of(page) == "live", "the first picture")
         idle = page.until(lambda: pixels(page), "the map")
         assert tile(page, "Running") == "0"
         assert page.find("#requests").text == "No request runs or waits."
@@ -76,3 +80,14 @@ def test_it_says_what_keeps_requests_waiting(browser):
         served.core.answers["view"] = None
         page.until(lambda: not page.find(".block-map").is_displayed(), "a picture without the core")
         assert "does not answer" in page.find("#cores .note").text
+
+
+def test_a_server_that_stands_still_is_said_and_asked_anew(browser):
+    with served_page() as served:
+        page = PageDriver(browser, served.url + "/#engine")
+        sooner = "const set = setTimeout; setTimeout = (call, ms) => set(call, ms === 8000 ? 1500 : ms)"
+        with page.prepared(f"{{ {sooner} }}"):
+            page.until(lambda: state_of(page) == "live", "the first picture")
+            with served.standing_still():
+                page.until(lambda: page.find("#engine-status").text == "The server is silent.", "that nothing comes")
+            page.until(lambda: state_of(page) == "live", "the next picture")

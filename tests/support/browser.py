@@ -116,17 +116,23 @@ class PageDriver:
             threading.Event().wait(0.05)
 
     @contextmanager
-    def without_storage(self) -> Iterator[None]:
-        """Load the page again, in a browser that refuses to keep anything for it."""
-        refusal = "get() { throw new DOMException('denied', 'SecurityError') }"
-        names = ("localStorage", "sessionStorage")
-        source = "".join(f"Object.defineProperty(window, '{name}', {{ {refusal} }});" for name in names)
-        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+    def prepared(self, script: str) -> Iterator[None]:
+        """Load the page again, with a script that runs before those of its own."""
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
         self.driver.refresh()
         try:
             yield
         finally:
             self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+    @contextmanager
+    def without_storage(self) -> Iterator[None]:
+        """Load the page again, in a browser that refuses to keep anything for it."""
+        refusal = "get() { throw new DOMException('denied', 'SecurityError') }"
+        names = ("localStorage", "sessionStorage")
+        script = "".join(f"Object.defineProperty(window, '{name}', {{ {refusal} }});" for name in names)
+        with self.prepared(script):
+            yield
 
     def send(self, text: str) -> None:
         """Type a message and send it by Enter."""
@@ -186,3 +192,13 @@ class ServedPage:
     def allow_steps(self, num_steps: int | None) -> None:
         """See `FakeCore.allow_steps`."""
         self._loop.call_soon_threadsafe(self.core.allow_steps, num_steps)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Have the server do nothing at all meanwhile."""
+        goes_on = threading.Event()
+        self._loop.call_soon_threadsafe(goes_on.wait)
+        try:
+            yield
+        finally:
+            goes_on.set()

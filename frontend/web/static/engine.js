@@ -16,6 +16,7 @@ const TILES = [
   ["restarts", "Restarts"],
 ];
 const RETRY_MS = 2000;
+const SILENCE_MS = 8000; // a picture may take a few seconds, if a core is silent
 
 export class EngineView {
   constructor() {
@@ -41,16 +42,30 @@ export class EngineView {
   }
 
   stop() {
+    clearTimeout(this.silence);
     this.controller?.abort();
     this.controller = null;
-    this.previous = null;
+  }
+
+  // A server that stands still, or the way to which is lost, ends no stream: it is asked anew.
+  expectAnother() {
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => {
+      this.stop();
+      this.start();
+      this.say("lost", "The server is silent.");
+    }, SILENCE_MS);
   }
 
   async follow(signal) {
     while (!signal.aborted) {
+      this.previous = null; // another process may answer, whose counters are others
       try {
         const done = await withKey(async () => {
-          for await (const picture of events("v1/engine/events", { signal })) this.show(picture);
+          for await (const picture of events("v1/engine/events", { signal })) {
+            this.show(picture);
+            this.expectAnother();
+          }
           return true;
         });
         if (done === null) return this.say("lost", "The engine is shown to those who have a key.");
@@ -59,6 +74,7 @@ export class EngineView {
         if (signal.aborted) return undefined;
         this.say("lost", error instanceof ApiError ? error.message : String(error));
       }
+      clearTimeout(this.silence);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }
     return undefined;
