@@ -19,6 +19,8 @@ _LISTS = (
     "--served-model-name", "--lora-modules", "--allow-clients", "--allowed-origins", "--allowed-methods",
     "--allowed-headers", "--goodput", "--target",
 )  # fmt: skip
+# What editors and web pages make of two hyphens.
+_PRINTED_DASHES = "\u2013\u2014\u2212"
 
 
 def dashed(word: str) -> str:
@@ -148,6 +150,7 @@ class FlagCommand(click.Command):
         args, lines = drop_flags(args, self._refused.needless, redundant, own)
         for line in lines:
             click.echo(f"pagewire: {line}", err=True)
+        _refuse_printed_dashes(args, own)
         args = turn_switches(args, {option.flag.name[2:] for option in self.flag_options if option.flag.is_switch})
         args = join_dotted(args, {option.flag.name for option in self.flag_options if option.flag.is_object})
         try:
@@ -185,6 +188,13 @@ def _models_named(args: Sequence[str]) -> list[str]:
     """Return what a command line names twice, as a model and once more: its tokenizer is the model's own anyway."""
     joined = [arg.partition("=")[2] for arg in args if arg.startswith("--model=")]
     return [name.lower() for name in (*joined, *(arg for arg in args if args.count(arg) > 1))]
+
+
+def _refuse_printed_dashes(args: Sequence[str], known: Iterable[str]) -> None:
+    for arg in args:
+        meant = "--" + arg.lstrip(_PRINTED_DASHES)
+        if arg.startswith(tuple(_PRINTED_DASHES)) and dashed(meant.partition("=")[0]) in known:
+            raise click.UsageError(f"{arg} begins with a dash as print has it; type {meant}")
 
 
 def _as_typed(flag: str, args: Sequence[str]) -> str:

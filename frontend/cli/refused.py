@@ -75,12 +75,20 @@ _NOT_YET: Mapping[str, str] = {
     for flag in flags.split()
 }  # fmt: skip
 
-# Flag -> the flag that is meant: llama.cpp's.
+# Flag -> the flag that is meant: llama.cpp's and SGLang's.
 _RENAMED: Mapping[str, str] = {
     **dict.fromkeys(("ngl", "gpu-layers", "n-gpu-layers"), "all layers are on the device that --device names"),
-    **dict.fromkeys(("c", "ctx-size"), "use --max-model-len"),
-    **dict.fromkeys(("np", "parallel"), "use --max-num-seqs"),
+    **dict.fromkeys(("c", "ctx-size", "context-length"), "use --max-model-len"),
+    **dict.fromkeys(("np", "parallel", "max-running-requests"), "use --max-num-seqs"),
     **dict.fromkeys(("t", "threads"), "use --cpu-threads"),
+    "model-path": "use --model",
+    "tp-size": "use --tensor-parallel-size",
+    "pp-size": "use --pipeline-parallel-size",
+    "dp-size": "use --data-parallel-size",
+    "mem-fraction-static": "use --gpu-memory-utilization",
+    "chunked-prefill-size": "use --max-num-batched-tokens",
+    "schedule-policy": "use --scheduling-policy",
+    "disable-radix-cache": "use --no-enable-prefix-caching",
 }
 
 _REDUNDANT: Mapping[str, Sequence[str]] = {
@@ -147,6 +155,26 @@ BENCH_OFFLINE = RefusedFlags(
 )
 
 _COMMANDS_NOT_YET = ("launch",)
+
+# Command -> what does that here: other engines' names, and those of other tools.
+_COMMANDS_RENAMED: Mapping[str, str] = {
+    "run": "pagewire chat",
+    "generate": "pagewire complete",
+    "ps": "pagewire top",
+    **dict.fromkeys(("list", "ls"), "pagewire models list"),
+    **dict.fromkeys(("pull", "download"), "pagewire models pull"),
+    **dict.fromkeys(("rm", "remove"), "pagewire models rm"),
+    **dict.fromkeys(("show", "info"), "pagewire models show"),
+    **dict.fromkeys(("start", "launch-server"), "pagewire serve"),
+    "help": "pagewire --help",
+    "version": "pagewire --version",
+}
+_MODELS_COMMANDS_RENAMED: Mapping[str, str] = {
+    "ls": "pagewire models list",
+    **dict.fromkeys(("download", "get", "add"), "pagewire models pull"),
+    **dict.fromkeys(("remove", "delete"), "pagewire models rm"),
+    **dict.fromkeys(("info", "inspect"), "pagewire models show"),
+}
 
 _BENCH_COMMANDS_NOT_YET = ("sweep", "mm-processor")
 
@@ -273,7 +301,7 @@ def explain_unknown_flag(
 
 def explain_unknown_command(name: str, known: Iterable[str]) -> str:
     """Return one line on a command that there is not."""
-    return _explain_command(name, known, _COMMANDS_NOT_YET, "")
+    return _explain_command(name, known, _COMMANDS_NOT_YET, "", _COMMANDS_RENAMED)
 
 
 def explain_unknown_benchmark(name: str, known: Iterable[str]) -> str:
@@ -288,12 +316,17 @@ def explain_unknown_keys_command(name: str, known: Iterable[str]) -> str:
 
 def explain_unknown_models_command(name: str, known: Iterable[str]) -> str:
     """Return one line on a command of `pagewire models` that there is not."""
-    return _explain_command(name, known, (), "models ")
+    return _explain_command(name, known, (), "models ", _MODELS_COMMANDS_RENAMED)
 
 
-def _explain_command(name: str, known: Iterable[str], not_yet: Iterable[str], group: str) -> str:
-    if name.replace("_", "-") in not_yet:
+def _explain_command(
+    name: str, known: Iterable[str], not_yet: Iterable[str], group: str, renamed: Mapping[str, str] | None = None
+) -> str:
+    dashed = name.lower().replace("_", "-")
+    if dashed in not_yet:
         return f"the command {group}{name} is not supported yet."
+    if renamed and dashed in renamed:
+        return f"unknown command {name!r}; that is `{renamed[dashed]}` here."
     names = list(known)
     guess = _guess(name, names)
     return f"unknown command {name!r}{guess}" + ("" if guess != "." else f" There are: {', '.join(sorted(names))}.")

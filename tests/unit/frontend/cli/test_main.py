@@ -162,6 +162,7 @@ def test_ctrl_c_before_the_start_ends_like_a_shell_command():
     ("args", "part"),
     [
         (["serve", "--max-model-lenn", "4"], "did you mean --max-model-len?"),
+        (["serve", "\u2014port", "80"], "type --port"),
         (["srve"], "did you mean serve?"),
         (["xyz"], "There are: bench, chat, collect-env, complete, "),
         (["--port", "1"], "--port is a flag of `pagewire serve`."),

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pagewire.frontend.bench.offline.config import BenchLatencyConfig, BenchStartupConfig, BenchThroughputConfig
 from pagewire.frontend.cli.bench import offline_bench_flags
 from pagewire.frontend.cli.flags import Flag, bench_serve_flags, engine_flags, server_flags
+from pagewire.frontend.cli.main import program
 from pagewire.frontend.cli.refused import (
     BENCH_OFFLINE,
     BENCH_SERVE,
@@ -13,6 +16,7 @@ from pagewire.frontend.cli.refused import (
     explain_unknown_benchmark,
     explain_unknown_command,
     explain_unknown_flag,
+    explain_unknown_models_command,
 )
 
 KNOWN = [flag.name for flag in [*engine_flags(), *server_flags()]]
@@ -52,6 +56,8 @@ def test_a_flag_that_was_built_is_no_longer_refused(flags: list[Flag], refused: 
         ("--calculate-kv-scales", "--calculate-kv-scales is not supported yet"),
         ("--task", "one engine generates text"),
         ("--hf-overrides.rope_theta", "--hf-overrides.rope-theta is not supported yet: the model's config"),
+        ("--tp-size", "use --tensor-parallel-size"),
+        ("--mem-fraction-static", "use --gpu-memory-utilization"),
         ("--max-num-seq", "did you mean --max-num-seqs?"),
         ("--zzz", "unknown flag --zzz."),
         ("--there", "--there is a flag of `pagewire other`."),
@@ -64,6 +70,21 @@ def test_each_unknown_flag_gets_the_line_that_helps(flag: str, part: str):
 def test_an_unknown_command_lists_what_there_is():
     assert explain_unknown_command("qqq", ["serve", "engine"]) == "unknown command 'qqq'. There are: engine, serve."
     assert explain_unknown_command("Serve", ["serve", "engine"]) == "unknown command 'Serve'; did you mean serve?"
+
+
+@pytest.mark.parametrize(
+    ("explain", "name", "meant"),
+    [
+        (explain_unknown_command, "run", "chat"),
+        (explain_unknown_command, "Pull", "models pull"),
+        (explain_unknown_command, "version", "--version"),
+        (explain_unknown_models_command, "remove", "models rm"),
+    ],
+)
+def test_a_command_that_others_call_otherwise_is_named(explain: Callable[..., str], name: str, meant: str):
+    known = program().commands
+    assert explain(name, known) == f"unknown command {name!r}; that is `pagewire {meant}` here."
+    assert meant.startswith("-") or meant.split()[0] in known
 
 
 def test_each_command_refuses_its_own_flags():
