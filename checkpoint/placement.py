@@ -65,7 +65,10 @@ def kv_heads_a_device(model: ModelConfig, placement: Placement) -> int:
 
 
 def layers_a_stage(model: ModelConfig, placement: Placement) -> int:
-    """Return the layers of the longest stage, divided evenly: on paper, the output layer is counted by itself."""
+    """Return the layers of a stage for times: divided evenly, since they count the output layer by itself.
+
+    `stage_layers` has the stages as they are, for memory.
+    """
     return -(-model.num_layers // placement.pp)
 
 

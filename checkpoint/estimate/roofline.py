@@ -17,6 +17,7 @@ import msgspec
 
 from ..model_config import LayerKind, ModelConfig
 from ..placement import Placement, kv_heads_a_device, layers_a_stage
+from ..stage_layers import stage_layers
 from .devices import DeviceSpec
 from .served import Served
 from .weights import Matrix, attention_matrices, dense_matrices, expert_matrices, router_matrix
@@ -91,11 +92,12 @@ class OpCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kv_bytes_per_token(served: Served, placement: Placement) -> int:
-    """Return what a token's keys and values take on a device, over the layers that it has.
+    """Return what a token's keys and values take on the device that has most layers.
 
     A layer with a window keeps all of them too: blocks belong to all layers together.
     """
-    return layers_a_stage(served.model, placement) * _kv_bytes_of_layer(served, placement)
+    longest = max(map(len, stage_layers(served.model, placement.pp)))
+    return longest * _kv_bytes_of_layer(served, placement)
 
 
 def layer_costs(served: Served, placement: Placement, work: Work) -> tuple[OpCost, ...]:

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from ..model_config import ModelConfig
-from ..placement import Placement, kv_heads_a_device, layers_a_stage
+from ..placement import Placement, kv_heads_a_device
+from ..stage_layers import stage_layers
 
 WeightFormat = Literal["bfloat16", "float16", "fp8", "int8", "int4"]
 
@@ -141,8 +142,7 @@ def weight_bytes(model: ModelConfig, bits: WeightBits, placement: Placement) -> 
 
 
 def _stage_bytes(model: ModelConfig, bits: WeightBits, placement: Placement, stage: int) -> int:
-    longest = layers_a_stage(model, placement)
-    layers = _layers(model)[stage * longest : (stage + 1) * longest]
+    layers = stage_layers(model, placement.pp)[stage]
     total = sum(
         _layer_weights(model, placement, layer) * bits.layers + _other_of_layer(model, layer) * _OTHER_BITS
         for layer in layers

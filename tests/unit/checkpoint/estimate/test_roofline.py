@@ -23,6 +23,7 @@ from pagewire.checkpoint.estimate.shapes import SHAPES
 from pagewire.checkpoint.estimate.weights import format_bits
 from pagewire.checkpoint.model_config import LayerKind
 from pagewire.checkpoint.placement import Placement
+from pagewire.checkpoint.stage_layers import stage_layers
 
 FP16 = KVLayout(name="float16", bytes_a_value=2)
 OF_8B = Served(model=SHAPES["llama-3.1-8b"].config, bits=format_bits("bfloat16"), kv=FP16)
@@ -48,8 +49,14 @@ def test_fp8_halves_keys_and_values_and_devices_share_them() -> None:
     in_8_bits = msgspec.structs.replace(OF_70B, kv=KVLayout(name="fp8", bytes_a_value=1))
     assert 2 * kv_bytes_per_token(in_8_bits, ALONE) == kv_bytes_per_token(OF_70B, ALONE)
     assert 8 * kv_bytes_per_token(OF_70B, Placement(tp=8)) == kv_bytes_per_token(OF_70B, ALONE)
-    assert 8 * kv_bytes_per_token(OF_70B, Placement(tp=4, pp=2)) == kv_bytes_per_token(OF_70B, ALONE)
     assert kv_bytes_per_token(OF_70B, Placement(tp=16)) == kv_bytes_per_token(OF_70B, Placement(tp=8))
+
+
+def test_keys_and_values_are_those_of_the_stage_with_most_layers() -> None:
+    longest = max(map(len, stage_layers(OF_70B.model, 2)))
+    assert longest > OF_70B.model.num_layers / 2, "the last stage has fewer: it reads the output layer too"
+    a_layer = kv_bytes_per_token(OF_70B, Placement(tp=4)) // OF_70B.model.num_layers
+    assert kv_bytes_per_token(OF_70B, Placement(tp=4, pp=2)) == longest * a_layer
 
 
 def test_the_matrices_of_a_decode_are_read_once() -> None:
