@@ -194,7 +194,7 @@ class CoreLink:
     async def _run(self) -> None:
         while True:
             why = await self._watch_core()
-            logger.warning("the engine at %s %s; its requests wait for the next one", self._address, why)
+            logger.warning("the engine at %s %s; its requests are kept", self._address, why)
             self._detach()
             self._owner.core_lost()
             lost_at = self._loop.time()
