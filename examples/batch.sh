@@ -4,6 +4,8 @@
 set -eu
 url="${1:-http://127.0.0.1:8000}"
 answers="$(mktemp)"
-pagewire run-batch --input-file "$(dirname "$0")/batch.jsonl" --output-file "$answers" --overwrite --url "$url"
+trap 'rm "$answers"' EXIT
+status=0 # of the command: 1 if a request failed, whose line says why
+pagewire run-batch --input-file "$(dirname "$0")/batch.jsonl" --output-file "$answers" --overwrite --url "$url" || status=$?
 cut -c 1-300 "$answers"
-rm "$answers"
+exit "$status"

@@ -6,6 +6,8 @@ from pagewire import LLM, LoRARequest, SamplingParams
 
 
 def main() -> None:
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python examples/lora.py MODEL ADAPTER")
     model, adapter = sys.argv[1:]
     with LLM(model, enable_lora=True, max_model_len=256) as llm:
         params = SamplingParams(temperature=0, max_tokens=8)

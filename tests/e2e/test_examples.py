@@ -64,14 +64,26 @@ def test_embeddings(example: Example, smollm2: RunningServer):
     assert "Cats" in example("embeddings", smollm2.url).splitlines()[0]
 
 
+def run_batch(url: str, commands: Path = Path(sys.executable).parent) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    command = ["sh", str(EXAMPLES / "batch.sh"), url]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
 def test_batch(smollm2: RunningServer):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = ["sh", str(EXAMPLES / "batch.sh"), smollm2.url]
-    out = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60)
+    out = run_batch(smollm2.url)
     assert out.returncode == 0, out.stderr
     asked = [json.loads(line) for line in (EXAMPLES / "batch.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [f'"custom_id":"{each["custom_id"]}"' in out.stdout for each in asked] == [True] * 3
     assert out.stdout.count('"status_code":200') == 3
+
+
+def test_batch_that_fails_shows_why_all_the_same(tmp_path: Path):
+    command = tmp_path / "pagewire"
+    command.write_text('#!/bin/sh\nwhile [ "$1" != --output-file ]; do shift; done\necho refused > "$2"\nexit 1\n')
+    command.chmod(0o755)
+    out = run_batch("http://nowhere", tmp_path)
+    assert (out.returncode, out.stdout) == (1, "refused\n")
 
 
 def test_offline(example: Example):
@@ -89,6 +101,11 @@ def test_lora(example: Example, tmp_path: Path):
     adapted, plain = example("lora", str(tiny_checkpoint()), str(adapter)).splitlines()
     assert adapted.startswith("with the adapter: ")
     assert adapted.partition(": ")[2] != plain.partition(": ")[2]
+
+
+def test_lora_says_what_it_needs(example: Example):
+    with pytest.raises(SystemExit, match="MODEL ADAPTER"):
+        example("lora")
 
 
 @pytest.fixture
