@@ -14,7 +14,7 @@ from msgspec import Meta
 from pagewire.ipc.errors import InvalidRequest
 
 from .bodies.json_body import JsonBody, json_response
-from .bodies.responses import ChatResponse, PromptTokensDetails, Usage
+from .bodies.responses import ChatResponse, add_usages
 from .bodies.schema import MAX_MESSAGES, ChatMessage, ChatRequest
 from .chat import whole_answer
 from .chat_call import start_chat
@@ -65,14 +65,5 @@ def _split(body: BatchChatRequest) -> list[ChatRequest]:
 def _join(label: str, answers: Sequence[ChatResponse]) -> ChatResponse:
     """Return the answers as one, each a choice of its conversation's index."""
     choices = [msgspec.structs.replace(answer.choices[0], index=index) for index, answer in enumerate(answers)]
-    usages = [answer.usage for answer in answers]
-    num_prompt = sum(usage.prompt_tokens for usage in usages)
-    num_output = sum(usage.completion_tokens for usage in usages)
-    cached = PromptTokensDetails(cached_tokens=sum(usage.prompt_tokens_details.cached_tokens for usage in usages))
-    usage = Usage(
-        prompt_tokens=num_prompt,
-        completion_tokens=num_output,
-        total_tokens=num_prompt + num_output,
-        prompt_tokens_details=cached,
-    )
+    usage = add_usages([answer.usage for answer in answers])
     return ChatResponse(id=label, created=answers[0].created, model=answers[0].model, choices=choices, usage=usage)

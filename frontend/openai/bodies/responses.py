@@ -5,6 +5,7 @@ None is written as null; UNSET leaves a field out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -42,6 +43,29 @@ class Usage(_Part, frozen=True, kw_only=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+
+
+def add_usages(usages: Sequence[Usage]) -> Usage:
+    """Return what several requests cost together."""
+    details = [usage.completion_tokens_details for usage in usages]
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        total_tokens=sum(usage.total_tokens for usage in usages),
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
+        ),
+        completion_tokens_details=UNSET
+        if all(each is UNSET for each in details)
+        else CompletionTokensDetails(
+            **{name: _sum_of_known(name, details) for name in CompletionTokensDetails.__struct_fields__}
+        ),
+    )
+
+
+def _sum_of_known(name: str, details: Iterable[CompletionTokensDetails | UnsetType]) -> int | UnsetType:
+    counts = [count for each in details if isinstance(count := getattr(each, name, UNSET), int)]
+    return sum(counts) if counts else UNSET
 
 
 # ---- logprobs

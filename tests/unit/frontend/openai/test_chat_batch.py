@@ -26,6 +26,14 @@ async def test_each_conversation_has_a_choice_of_its_index():
         assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + 9
 
 
+async def test_details_of_the_output_add_up():
+    facts = {"num_speculative_tokens": 2}
+    async with running_server("Hello!", info=facts, num_draft_tokens=5, num_accepted_tokens=3) as server:
+        _, body = await server.post(PATH, messages=[[message("x")], [message("y")]])
+        details = body["usage"]["completion_tokens_details"]
+        assert details == {"accepted_prediction_tokens": 6, "rejected_prediction_tokens": 4}
+
+
 @pytest.mark.parametrize("fields", [{"stream": True}, {"n": 2}, {"use_beam_search": True}])
 async def test_what_does_not_go_with_it_is_refused_by_name(fields):
     async with running_server() as server:
