@@ -9,7 +9,7 @@ from html import escape
 Series = tuple[str, Sequence[tuple[float, float]]]
 
 _WIDTH, _HEIGHT = 560, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 12, 42  # to the right there is half a figure of the axis below
 _NUM_TICKS = 5
 NUM_COLORS = 8
 

@@ -32,10 +32,10 @@ _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}"
     "body{margin:0 auto;padding:24px;max-width:1240px}"
     "h1{margin:0}h2{margin:32px 0 8px;font-size:1.2em}figure{margin:0}figcaption{font-weight:600}"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(340px,1fr));gap:20px}"
+    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(340px,100%),1fr));gap:20px}"
     ".scroll{overflow-x:auto}table{border-collapse:collapse}"
     "th,td{padding:3px 12px;border-bottom:1px solid var(--line);text-align:right}"
-    "th:first-child{text-align:left;font-weight:400}thead th{font-weight:600}td.text{text-align:left}"
+    "th:first-child{text-align:left;font-weight:400}thead th{font-weight:600}.text{text-align:left}"
     "svg{width:100%;height:auto}svg text{font-size:11px;fill:var(--ink)}.grid{stroke:var(--line);fill:none}"
     ".line{fill:none;stroke-width:1.6}.key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}"
     + "".join(
@@ -79,8 +79,8 @@ def _key(runs: Sequence[Run]) -> str:
 
 
 def _table(runs: Sequence[Run], rows: Iterator[tuple[str, list[str]]], what: str, *, is_text: bool = False) -> str:
-    head = "".join(f'<th scope="col">{escape(run.name)}</th>' for run in runs)
     kind = ' class="text"' if is_text else ""
+    head = "".join(f'<th scope="col"{kind}>{escape(run.name)}</th>' for run in runs)
     body = "".join(
         f'<tr><th scope="row">{escape(label)}</th>{"".join(f"<td{kind}>{escape(cell)}</td>" for cell in cells)}</tr>'
         for label, cells in rows

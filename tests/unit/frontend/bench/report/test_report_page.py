@@ -52,6 +52,8 @@ def test_page_asks_for_nothing_outside_and_its_charts_are_whole():
     for chart in charts:
         paths = [path.get("d", "") for path in chart.iter("path")]
         assert all(0 <= float(number) <= 560 for path in paths for number in re.findall(r"-?\d+\.\d+", path))
+        middled = [text for text in chart.iter("text") if text.get("text-anchor") == "middle" and text.get("x")]
+        assert all(float(text.get("x", "")) + len(text.text or "") * 3.5 <= 560 for text in middled), "none is cut off"
 
 
 def test_one_plain_run_is_a_table():
