@@ -15,6 +15,9 @@ from .messages import Answer, Question
 
 ANSWER_TIMEOUT_S = 1.0  # a frontend's loop may be held for a third of a second by a huge body
 
+# Whoever leaves so much unread stands still; questions that it will not answer in time must not pile up.
+MAX_UNSENT_BYTES = 2**20
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -62,7 +65,7 @@ class Line:
 
     async def ask(self, question: Question, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer | None:
         """Return the answer to a question; None if there is none in time, or the other end is gone."""
-        if self.has_ended.is_set():
+        if self.has_ended.is_set() or self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             return None
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()

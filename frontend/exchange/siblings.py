@@ -31,6 +31,7 @@ class Siblings:
         self.count = count
         self._socket = socket.socket(fileno=line_fd)
         self._line: Line | None = None
+        self._is_silent = False
 
     async def attach(self, respond: Respond) -> None:
         """Answer the others' questions from now on."""
@@ -59,7 +60,9 @@ class Siblings:
 
     async def _ask(self, question: Question) -> Answer:
         answer = None if self._line is None else await self._line.ask(question, timeout_s=_GATHER_TIMEOUT_S)
+        was_silent, self._is_silent = self._is_silent, answer is None
         if answer is None:
-            logger.warning("the launcher says nothing of the other frontends")
+            if not was_silent:  # once: who watches the engine asks each second
+                logger.warning("the launcher says nothing of the other frontends")
             return Answer(num_missing=self.count - 1)
         return answer

@@ -47,15 +47,24 @@ class Switchboard:
     async def _gather(self, asker: int, question: Question) -> Answer:
         """Ask all but the asker; return what they know together."""
         if isinstance(question, AskFigures) and question.own is not None:
-            self._last[asker] = question.own
+            if asker in self._lines:  # else its last ones are accounted for already
+                self._last[asker] = question.own
             question = AskFigures()
         others = {index: line for index, line in self._lines.items() if index != asker}
-        answers = await asyncio.gather(*(line.ask(question) for line in others.values()))
+        answers = await asyncio.gather(*(self._ask(index, question) for index in others))
         said = {index: answer for index, answer in zip(others, answers, strict=True) if answer is not None}
         gathered = self._gathered(asker, question, said)
         return msgspec.structs.replace(
             gathered, num_missing=len(others) - len(said), num_ended=self._num_frontends - 1 - len(others)
         )
+
+    async def _ask(self, index: int, question: Question) -> Answer | None:
+        line = self._lines[index]
+        answer = await line.ask(question)
+        # At once: when all others have answered, this one may have a successor, for which it does not speak.
+        if answer is not None and answer.figures is not None and self._lines.get(index) is line:
+            self._last[index] = answer.figures
+        return answer
 
     def _gathered(self, asker: int, question: Question, said: dict[int, Answer]) -> Answer:
         match question:
@@ -73,9 +82,6 @@ class Switchboard:
 
     def _figures(self, asker: int, said: dict[int, Answer]) -> FrontendFigures:
         """Return the others' figures, the last that are known of those that said nothing, and of those that ended."""
-        for index, answer in said.items():
-            if answer.figures is not None and index in self._lines:
-                self._last[index] = answer.figures
         others = [last for index, last in self._last.items() if index != asker]
         processes = {index: families for answer in said.values() if answer.figures is not None
                      for index, families in answer.figures.processes.items()}  # fmt: skip

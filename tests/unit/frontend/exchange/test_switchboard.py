@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pagewire.frontend.exchange import line as line_module
+from pagewire.frontend.exchange import siblings as siblings_module
 from pagewire.frontend.exchange.messages import (
     Answer,
     AskFigures,
@@ -23,6 +24,17 @@ from pagewire.frontend.exchange.messages import (
 from pagewire.frontend.exchange.siblings import Siblings
 from pagewire.frontend.exchange.switchboard import Switchboard
 from pagewire.frontend.http.figures import Figures
+
+
+def wait_for_answers(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(line_module.Line.ask, "__kwdefaults__", {"timeout_s": seconds})
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is silent for being slow."""
+    wait_for_answers(monkeypatch, 60.0)
+    monkeypatch.setattr(siblings_module, "_GATHER_TIMEOUT_S", 60.0)
 
 
 def counted(number: int, index: int) -> FrontendFigures:
@@ -109,7 +121,6 @@ async def test_the_dead_count_however_their_end_is_heard_of_first():
 
 
 async def test_silent_one_is_said_and_counts_as_it_last_did(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(line_module.Line.ask, "__kwdefaults__", {"timeout_s": 0.05})
     board, stands_still = Switchboard(2), asyncio.Event()
     second = Frontend(1, 20)
 
@@ -121,10 +132,41 @@ async def test_silent_one_is_said_and_counts_as_it_last_did(monkeypatch: pytest.
     async with attached(board, 0, Frontend(0, 10).respond) as asker, attached(board, 1, respond):
         assert await sum_of(asker, 10) == 30
         stands_still.set()
+        wait_for_answers(monkeypatch, 0.01)
         answer = await asker.figures(counted(11, 0))
         assert answer.num_missing == 1
         assert answer.figures is not None
         assert answer.figures.figures.counters == {("requests",): 20}
+
+
+async def test_what_one_said_before_its_end_is_not_counted_for_its_successor():
+    board, goes_on = Switchboard(3), asyncio.Event()
+    second = Frontend(1, 20)
+
+    async def respond_late(question: Question) -> Answer:
+        await goes_on.wait()
+        return Answer(figures=counted(40, 2))
+
+    async with attached(board, 0, Frontend(0, 10).respond) as asker, attached(board, 2, respond_late):
+        async with attached(board, 1, second.respond):
+            asking = asyncio.create_task(sum_of(asker, 10))
+            async with asyncio.timeout(5):
+                while 1 not in board._last:  # noqa: ASYNC110 - the board has no event for it
+                    await asyncio.sleep(0)
+        async with attached(board, 1, Frontend(1, 0).respond):
+            goes_on.set()
+            assert await asking == 70
+
+
+async def test_silence_of_the_launcher_is_logged_once(caplog: pytest.LogCaptureFixture):
+    ours, theirs = socket.socketpair()
+    siblings = Siblings(0, 2, theirs.detach())
+    await siblings.attach(Frontend(0, 0).respond)
+    ours.close()
+    for _ in range(3):
+        assert (await siblings.load()).num_missing == 1
+    await siblings.aclose()
+    assert [record.message for record in caplog.records].count("the launcher says nothing of the other frontends") == 1
 
 
 async def test_response_is_found_where_it_is():
