@@ -6,7 +6,6 @@ GGUF model of a repository.
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ import msgspec
 from pagewire.ipc.errors import ConfigError
 
 from .gguf_file import shard_paths
+from .sources.guesses import guess
 from .sources.hub import HubReference, fetch_config_from_hub, fetch_from_hub
 from .sources.packaged import SMOLLM2, default_cache_directory, fetch_packaged_model
 from .sources.repo_files import choose_gguf, group_gguf, pickle_files
@@ -155,18 +155,5 @@ def _looks_like_path(name: str) -> bool:
 def _not_found_message(name: str) -> str:
     text = f"model {name!r}: there is no such file or directory"
     if not _looks_like_path(name):
-        text += ", and it is no hub id, which has the form org/repo"
-    packaged = PACKAGED_MODEL_NAME.lower()
-    if packaged.startswith(name.lower()) or difflib.get_close_matches(name.lower(), [packaged], cutoff=0.6):
-        return f"{text}; did you mean {PACKAGED_MODEL_NAME} (the packaged model)?"
-    fetched = [] if _looks_like_path(name) else _fetched_like(name)
-    return f"{text}; did you mean {fetched[0]}, which was fetched?" if fetched else text
-
-
-def _fetched_like(name: str) -> list[str]:
-    """Return the fetched models whose names are like a name, the likeliest first."""
-    from .sources.inventory import list_models
-
-    by_part = {model.name.partition("/")[2].lower(): model.name for model in list_models()}
-    close = difflib.get_close_matches(name.lower(), by_part, cutoff=0.6)
-    return [by_part[part] for part in close] or [full for part, full in by_part.items() if name.lower() in part]
+        text += ", and it is no hub id, which has the form org/repo" + guess(name)
+    return text

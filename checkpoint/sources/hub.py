@@ -18,6 +18,7 @@ from pagewire.ipc.errors import ConfigError
 
 from ..json_reader import read_json_object
 from ..quantization.read_config import SEPARATE_FILES
+from .guesses import guess
 from .repo_files import INDEX_FILE, choose_gguf, companion_files, group_gguf, pickle_files, safetensors_files
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def fetch_from_hub(reference: HubReference, *, cache_directory: Path | None, pro
             cache lacks it, or it has no weights that can be loaded. One line.
     """
     download = _Download(reference, cache_directory)
-    with _hub_errors(reference), _progress_bars(progress):
+    with _hub_errors(reference, cache_directory), _progress_bars(progress):
         return download.run()
 
 
@@ -81,7 +82,7 @@ def fetch_config_from_hub(reference: HubReference, *, cache_directory: Path | No
         ConfigError: as for `fetch_from_hub`, or the repository has no config.json.
     """
     download = _Download(reference, cache_directory)
-    with _hub_errors(reference), _progress_bars(progress):
+    with _hub_errors(reference, cache_directory), _progress_bars(progress):
         return download.run_config()
 
 
@@ -99,7 +100,7 @@ class _Download:
             return self._fetch_safetensors(listing, weights)
         groups = group_gguf(listing.files)
         if not groups:
-            self._refuse_weights(listing)
+            self._refuse_weights(listing, has_safetensors=bool(weights))
         group = choose_gguf(groups, self._reference.repo_id, self._reference.tag)
         return self._fetch(listing, list(group.files)) / group.files[0]
 
@@ -141,7 +142,8 @@ class _Download:
             # A snapshot without the files that we never fetch is "incomplete" to the library, and whole to us.
             snapshot = getattr(error, "snapshot_path", None)
         if snapshot is None:
-            raise ConfigError(f"{self._reference}: {reason}, and the cache doesn't hold it")
+            question = guess(self._reference.repo_id, self._cache_directory)
+            raise ConfigError(f"{self._reference}: {reason}, and the cache doesn't hold it{question}")
         folder = Path(snapshot)
         files = tuple(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         logger.warning("%s: %s; using the cached copy", self._reference, reason)
@@ -176,7 +178,12 @@ class _Download:
         )
         return Path(folder)
 
-    def _refuse_weights(self, listing: _Listing) -> NoReturn:
+    def _refuse_weights(self, listing: _Listing, *, has_safetensors: bool) -> NoReturn:
+        if has_safetensors:
+            raise ConfigError(
+                f"{self._reference}: holds no GGUF file, of which :{self._reference.tag} would be one; leave that out "
+                "for its safetensors"
+            )
         pickles = pickle_files(listing.files)
         if pickles:
             raise ConfigError(
@@ -187,7 +194,7 @@ class _Download:
 
 
 @contextmanager
-def _hub_errors(reference: HubReference) -> Iterator[None]:
+def _hub_errors(reference: HubReference, cache_directory: Path | None) -> Iterator[None]:
     """Turn the library's exceptions into `ConfigError`s of one line."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
@@ -207,7 +214,7 @@ def _hub_errors(reference: HubReference) -> Iterator[None]:
     except RepositoryNotFoundError as error:
         raise ConfigError(
             f"{reference.repo_id}: there is no such local path, and at {page} no model, or a private one: check the "
-            "name, or set HF_TOKEN to a token that may read it"
+            f"name, or set HF_TOKEN to a token that may read it{guess(reference.repo_id, cache_directory)}"
         ) from error
     except RevisionNotFoundError as error:
         raise ConfigError(f"{reference.repo_id}: has no revision {reference.revision!r}; see {page}") from error

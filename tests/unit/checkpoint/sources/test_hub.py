@@ -170,3 +170,14 @@ def test_offline_without_cached_copy_is_one_line(resolve: Resolver) -> None:
 def test_pickled_weights_are_refused_by_name_and_not_fetched(hub: FakeHub, resolve: Resolver) -> None:
     assert "pytorch_model.bin" in resolve.errors("acme/pickled")[0]
     assert hub.downloaded() == []
+
+
+def test_a_gguf_tag_of_a_repository_of_safetensors_says_how_to_name_it(hub: FakeHub, resolve: Resolver) -> None:
+    assert "leave that out for its safetensors" in resolve.errors("acme/tiny:Q8_0")[0]
+    assert hub.downloaded() == []
+
+
+def test_a_mistyped_id_is_asked_about_if_its_like_was_fetched(resolve: Resolver) -> None:
+    resolve("acme/tiny")
+    assert resolve.errors("acme/tinny")[0].endswith("; did you mean acme/tiny, which was fetched?")
+    assert "did you mean acme/tiny" in resolve.errors("acme/tinny", HF_HUB_OFFLINE="1")[0]
