@@ -14,6 +14,7 @@ from pagewire.ipc.requests import EmbedTask
 from ..client.embedding import PromptEmbedding
 from ..client.gathering import gather_all
 from ..http.request_record import RequestRecord
+from ..tracing.tracing import GenerationTrace
 from .bodies.embeddings import EmbeddingData, EmbeddingRequest, EmbeddingResponse
 from .bodies.json_body import JsonBody, json_response
 from .bodies.responses import PromptTokensDetails, Usage
@@ -132,22 +133,31 @@ async def _embed(
     finally:
         duration_s = serving.clock() - arrival
         done_s = duration_s if reason == "stop" else None
-        serving.metrics.request_done(
-            RequestRecord(
-                finish_reasons=(reason,),
-                num_prompt_tokens=len(prompt),
-                num_cached_tokens=num_cached,
-                num_output_tokens=0,
-                max_child_output_tokens=0,
-                n=1,
-                max_tokens=None,
-                num_preemptions=0,
-                e2e_s=duration_s,
-                queue_s=None,
-                first_token_s=done_s,
-                last_token_s=done_s,
-            )
+        record = RequestRecord(
+            finish_reasons=(reason,),
+            num_prompt_tokens=len(prompt),
+            num_cached_tokens=num_cached,
+            num_output_tokens=0,
+            max_child_output_tokens=0,
+            n=1,
+            max_tokens=None,
+            num_preemptions=0,
+            e2e_s=duration_s,
+            queue_s=None,
+            first_token_s=done_s,
+            last_token_s=done_s,
         )
+        serving.metrics.request_done(record)
+        if serving.tracing is not None:
+            serving.tracing.generation_done(
+                GenerationTrace(
+                    request_id=label,
+                    model=serving.check_model(body.model),
+                    params=None,
+                    record=record,
+                    arrived_at_s=serving.wall_clock() - duration_s,
+                )
+            )
 
 
 def _check_dimensions(body: EmbeddingRequest, embeddings: Sequence[PromptEmbedding]) -> None:

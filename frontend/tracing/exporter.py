@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry: a span for the HTTP request, one for each generation, and its parts below that.
+"""Traces by OpenTelemetry: a span for the HTTP request, one for each generation or embedding, its parts below that.
 
 The attributes of generations bear vLLM's names, so that its dashboards of traces find them.
 """
@@ -85,7 +85,7 @@ class OpenTelemetryTracing:
         within = trace.set_span_in_context(span)
         borders = (("queue", 0.0, record.queue_s), ("prefill", record.queue_s, record.first_token_s),
                    ("decode", record.first_token_s, record.last_token_s))  # fmt: skip
-        for name, begin_s, end_s in borders:
+        for name, begin_s, end_s in borders if trace_.params is not None else ():  # an embedding tells of none
             if begin_s is not None and end_s is not None:
                 part = self._tracer.start_span(name, context=within, start_time=at_ns(begin_s))
                 part.end(at_ns(max(begin_s, end_s)))
@@ -104,16 +104,17 @@ def _attributes(trace_: GenerationTrace) -> Attributes:
     attributes: Attributes = {
         "gen_ai.response.model": trace_.model,
         "gen_ai.request.id": trace_.request_id,
-        "gen_ai.request.temperature": params.temperature,
-        "gen_ai.request.top_p": params.top_p,
-        "gen_ai.request.n": params.n,
-        "gen_ai.usage.num_sequences": params.n,
+        "gen_ai.usage.num_sequences": record.n,
         "gen_ai.usage.prompt_tokens": record.num_prompt_tokens,
         "gen_ai.usage.completion_tokens": record.num_output_tokens,
         "gen_ai.usage.cached_tokens": record.num_cached_tokens,
         "gen_ai.response.finish_reasons": list(record.finish_reasons),
         "gen_ai.latency.e2e": record.e2e_s,
     }
+    if params is not None:
+        attributes["gen_ai.request.temperature"] = params.temperature
+        attributes["gen_ai.request.top_p"] = params.top_p
+        attributes["gen_ai.request.n"] = params.n
     if record.max_tokens is not None:
         attributes["gen_ai.request.max_tokens"] = record.max_tokens
     queue_s, first_s, last_s = record.queue_s, record.first_token_s, record.last_token_s

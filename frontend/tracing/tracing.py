@@ -35,19 +35,19 @@ class HttpExchange(msgspec.Struct, kw_only=True):
 
 
 class GenerationTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt's generation that has ended.
+    """One prompt's generation or embedding that has ended.
 
     Attributes:
         request_id: its label.
         model: as it is told to the client.
-        params: as asked for.
+        params: as asked for; None for an embedding.
         record: tokens and times.
         arrived_at_s: Unix time.
     """
 
     request_id: str
     model: str
-    params: SamplingParams
+    params: SamplingParams | None
     record: RequestRecord
     arrived_at_s: float
 

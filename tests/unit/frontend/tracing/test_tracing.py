@@ -78,6 +78,21 @@ async def test_streams_and_errors_are_traced_and_probes_are_not():
         assert exporter.get_finished_spans()[-1].attributes["http.response.status_code"] == 400
 
 
+async def test_each_prompt_that_is_embedded_has_a_span():
+    async with traced() as (server, exporter):
+        status, _ = await server.post("/v1/embeddings", input=["one", "three"])
+        assert status == 200
+        *requests, outer = exporter.get_finished_spans()
+    assert outer.name == "POST /v1/embeddings"
+    assert {span.name for span in requests} == {"llm_request"}
+    assert sorted(span.attributes["gen_ai.usage.prompt_tokens"] for span in requests) == [3, 5]
+    for span in requests:
+        assert span.parent.span_id == outer.context.span_id
+        assert span.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+        assert "gen_ai.request.temperature" not in span.attributes
+        assert span.start_time <= span.end_time
+
+
 async def test_spans_reach_a_collector_over_http():
     received: list[str] = []
 
