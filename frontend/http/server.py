@@ -79,7 +79,7 @@ def create_app(serving: Serving, config: ServerConfig, siblings: Siblings | None
     app[TOGETHER] = Together(serving, siblings)
     app[STORE] = ResponseStore(config.max_stored_responses)
     app[SHARED] = SharedResponses(app[STORE], siblings)
-    app[FEED] = EngineFeed(serving.generator.client, app[TOGETHER].figures)
+    app[FEED] = EngineFeed(serving.generator.client, app[TOGETHER].figures, serving.metrics.totals)
     app.on_shutdown.append(_end_background_work)
     app[admin.IS_ENABLED] = config.enable_admin
     app[adapters.MAY_CHANGE] = config.enable_admin or config.allow_runtime_lora_updating

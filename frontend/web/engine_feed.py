@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,8 @@ from pagewire.ipc.outputs import StepStats
 from ..client.engine_client import AsyncEngineClient
 from ..http.engine_totals import EngineTotals
 from ..http.figures import Figures
+
+logger = logging.getLogger(__name__)
 
 MAX_VIEWERS = 32
 INTERVAL_S = 1.0
@@ -38,6 +41,7 @@ class EngineFeed:
     Args:
         client: its cores are shown, each by its utility `view`.
         figures: tells what all frontends have counted; latencies are taken from it.
+        totals: what is known of the cores, alive or not; it learns what they say here.
         interval_s: seconds from one picture to the next.
         max_viewers: who comes beyond is refused.
         wall_clock: Unix time.
@@ -47,6 +51,7 @@ class EngineFeed:
         self,
         client: AsyncEngineClient,
         figures: Callable[[], Awaitable[Figures]],
+        totals: EngineTotals,
         *,
         interval_s: float = INTERVAL_S,
         max_viewers: int = MAX_VIEWERS,
@@ -55,7 +60,7 @@ class EngineFeed:
         self._client = client
         self._figures = figures
         self._latencies = {name: _Mean(histogram) for name, histogram in _LATENCIES.items()}
-        self._totals = EngineTotals()
+        self._totals = totals
         self._interval_s = interval_s
         self._max_viewers = max_viewers
         self._wall_clock = wall_clock
@@ -78,6 +83,7 @@ class EngineFeed:
             inbox.put_nowait(None if self._is_over else self._latest)
         if self._task is None and not self._is_over:
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._run_ended)
         return inbox
 
     def leave(self, inbox: Inbox) -> None:
@@ -102,6 +108,14 @@ class EngineFeed:
             self._latest = msgspec.json.encode(await self._picture())
             self._hand_out(self._latest)
             await asyncio.sleep(self._interval_s)
+
+    def _run_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task is not self._task:
+            return
+        # What a picture fails of is a mistake of ours: it is told, and whoever comes next tries again.
+        logger.error("no picture of the engine could be made", exc_info=task.exception())
+        self._task = self._latest = None
+        self._hand_out(None)
 
     def _hand_out(self, picture: bytes | None) -> None:
         for inbox in self._inboxes:

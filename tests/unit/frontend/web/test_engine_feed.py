@@ -10,6 +10,7 @@ import pytest
 from pagewire.frontend.http.together import TOGETHER
 from pagewire.frontend.web.engine_feed import EngineFeed
 from pagewire.ipc.errors import Overloaded
+from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.server_config import ServerConfig
 from tests.support.http_server import running_server
@@ -23,7 +24,8 @@ def num_calls(server) -> int:
 
 def feed_of(server, **options) -> EngineFeed:
     server.core.answers["view"] = VIEW
-    return EngineFeed(server.client, server.app[TOGETHER].figures, wall_clock=lambda: 5.0, **options)
+    totals = server.serving.metrics.totals
+    return EngineFeed(server.client, server.app[TOGETHER].figures, totals, wall_clock=lambda: 5.0, **options)
 
 
 async def test_all_viewers_get_one_picture():
@@ -98,6 +100,29 @@ async def test_a_core_that_does_not_answer_is_shown_as_none():
         server.client.call_each = nobody
         inbox = feed.join()
         assert json.loads(await inbox.get())["cores"] == [None]
+        feed.end()
+
+
+async def test_totals_have_what_cores_did_before_anybody_watched():
+    async with running_server() as server:
+        server.serving.metrics.step_done(0, ("earlier", 1), StepStats(num_steps=2, num_generation_tokens=5))
+        feed = feed_of(server)
+        inbox = feed.join()
+        assert json.loads(await inbox.get())["totals"]["num_generation_tokens"] == 5 + 7
+        feed.end()
+
+
+async def test_a_picture_that_fails_ends_the_streams_and_the_next_viewer_gets_others(caplog):
+    async with running_server() as server:
+        feed = feed_of(server)
+        server.core.answers["view"] = {"cells": "0"}
+        inbox = feed.join()
+        assert await inbox.get() is None
+        assert "no picture of the engine" in caplog.text
+        assert "KeyError" in caplog.text
+        feed.leave(inbox)
+        server.core.answers["view"] = VIEW
+        assert await feed.join().get()
         feed.end()
 
 
