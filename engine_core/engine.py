@@ -10,7 +10,6 @@ from pagewire.ipc.errors import EngineError, ErrorInfo, InvalidRequest, RequestE
 from pagewire.ipc.outputs import FinishReason, StepOutputs, StepStats, UtilityResult
 from pagewire.ipc.requests import AddRequest, CallUtility
 from pagewire.ipc.steps import ExecuteStep, SamplingMasks, StepResult
-from pagewire.ipc.structured_outputs import Grammar
 from pagewire.ipc.validation import RequestLimits, validate_request
 
 from .adapters.registry import AdapterRegistry
@@ -20,9 +19,8 @@ from .clients.utilities import Utilities
 from .drafts.draft_model_policy import make_draft_policy
 from .faults.failed_rows import void_readers_of_failed
 from .faults.suspects import Suspects
-from .grammar.gate import CompileResult, GrammarGate
+from .grammar.gate import GrammarGate
 from .grammar.grammars import Grammars
-from .grammar.masks import DueMasks
 from .invariants import check_accounting
 from .kv.cache_manager import CacheManager
 from .kv.prefix_cache import PrefixCache
@@ -52,6 +50,9 @@ class Engine(RequestEnds):
             can finish alone.
         executor_epoch: of the first executor; goes into every step, and results of another epoch are dropped.
         adapters: that requests may ask for; None: those of the start.
+
+    Attributes:
+        grammars: whose orders somebody has to carry out.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class Engine(RequestEnds):
         )
         self._suspects = Suspects(self._scheduler, self._processor, self._rest)
         is_open = config.structured_outputs.structured_outputs_backend != "none"
-        self._grammars = Grammars(self._processor, GrammarGate(is_open=is_open), limits.vocab_size)
-        self._due_masks = DueMasks()
+        gate = GrammarGate(is_open=is_open)
+        self.grammars = Grammars(self._processor, gate, limits.vocab_size, on_change=self._note_news)
         self._is_serving = True
         self._num_executor_restarts = 0
         self._has_news = False  # whether anything happened since nothing could be scheduled
@@ -117,14 +118,14 @@ class Engine(RequestEnds):
         try:
             validate_request(request, self._limits)
             adapter_id = self._adapters.find(request.adapter)
-            self._grammars.check(request)
+            self.grammars.check(request)
             if (client, request.request_id) in self._processor.requests:
                 raise InvalidRequest(
                     f"request_id {request.request_id} is in use on this connection; give each request its own.",
                     param="request_id",
                 )
             if not request.is_readded:
-                self._admission.check(len(request.inputs.prompt_token_ids), now, self._grammars.num_held)
+                self._admission.check(len(request.inputs.prompt_token_ids), now, self.grammars.num_held)
         except RequestError as exc:
             self._outbox.refuse(client, request.request_id, exc.to_info())
             return
@@ -140,23 +141,14 @@ class Engine(RequestEnds):
         )
         self._cache.prepare(accepted)
         self._suspects.accept(accepted, request.num_deaths)
-        self._grammars.admit(accepted)
-        self._has_news = True
-
-    def take_grammar_order(self) -> Grammar | None:
-        """Return the next grammar that somebody waits for and nobody was asked to compile yet."""
-        return self._grammars.take_order()
-
-    def finish_compilation(self, result: CompileResult) -> None:
-        """Let in the requests that waited for a grammar, or refuse them if there is none."""
-        self._grammars.finish(result)
+        self.grammars.admit(accepted)
         self._has_news = True
 
     def take_masks(self) -> list[SamplingMasks]:
         """Return the masks that can be made by now, of steps that were returned by `schedule`; each once."""
         return [
-            SamplingMasks(executor_epoch=self._executor_epoch, step_id=step.step_id, rows=self._grammars.masks_of(step))
-            for step in self._due_masks.take(self._in_flight)
+            SamplingMasks(executor_epoch=self._executor_epoch, step_id=step_id, rows=rows)
+            for step_id, rows in self.grammars.take_masks(self._in_flight)
         ]
 
     def has_work(self) -> bool:
@@ -198,7 +190,7 @@ class Engine(RequestEnds):
         step = self._step_builder.build(output, retired)
         in_flight = StepInFlight(step.step_id, output.scheduled, output.num_scheduled_tokens, output.shape, now)
         self._in_flight.add(in_flight)
-        self._due_masks.add(in_flight)
+        self.grammars.note_step(in_flight)
         return step
 
     def apply(self, result: StepResult, now: float) -> None:
@@ -237,7 +229,7 @@ class Engine(RequestEnds):
         in_flight = {item.child.request for item in self._in_flight.scheduled()}
         culprit = self._suspects.count_death(in_flight, was_killed=was_killed)
         self._in_flight.clear()
-        self._due_masks.clear()
+        self.grammars.forget_steps()
         self._scheduler.start_over()
         self._cache.reset_prefix_cache()
         for child in chain.from_iterable(request.children.values() for request in self._processor.requests.values()):

@@ -143,7 +143,7 @@ class EngineCore:
             if self._engine is not None:
                 self._engine.fail_late(now)
                 self._calls.let_go(self._engine)
-                self._grammars.exchange(self._engine)
+                self._grammars.exchange(self._engine.grammars)
             self._watch_executors(now)
             self._dispatch(now)
             self._send_outputs(now)

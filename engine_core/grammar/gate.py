@@ -9,7 +9,7 @@ from pagewire.ipc.errors import InvalidRequest, PagewireError
 from pagewire.ipc.structured_outputs import Grammar
 
 from ..request import Request
-from .matcher import CompiledGrammar
+from .compiled import CompiledGrammar
 
 # A compiled schema takes some hundred kilobytes, and grows with the texts that were read.
 MAX_COMPILED = 64
@@ -56,8 +56,12 @@ class GrammarGate:
     def find(self, grammar: Grammar) -> CompiledGrammar | None:
         """Return a grammar that was compiled before, if it is still kept."""
         compiled = self._compiled.get(grammar)
-        if compiled is not None:
-            self._compiled.move_to_end(grammar)
+        if compiled is None:
+            return None
+        if compiled.is_spent:
+            del self._compiled[grammar]
+            return None
+        self._compiled.move_to_end(grammar)
         return compiled
 
     def hold(self, grammar: Grammar, request: Request) -> None:

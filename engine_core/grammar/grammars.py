@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from pagewire.ipc.errors import EngineError
 from pagewire.ipc.outputs import FinishReason
 from pagewire.ipc.requests import AddRequest, GenerateTask
@@ -11,24 +13,31 @@ from pagewire.ipc.structured_outputs import Grammar
 from ..output_processor import OutputProcessor
 from ..request import Request
 from ..steps.in_flight import StepInFlight
+from .compiled import CompiledGrammar, TokenMatcher
 from .gate import CompileResult, GrammarGate
-from .masks import masks_of
-from .matcher import CompiledGrammar
+from .masks import DueMasks, masks_of
+from .matcher import AutomatonFull
 
 
 class Grammars:
-    """Joins the gate to the requests.
+    """Joins the gate to the requests. It does no work that takes long: it gives orders, and takes results in.
 
     Args:
         processor: owns the requests.
         gate: where they wait.
         vocab_size: ids that can be drawn.
+        on_change: called when something may be scheduled that could not be before.
     """
 
-    def __init__(self, processor: OutputProcessor, gate: GrammarGate, vocab_size: int) -> None:
+    def __init__(
+        self, processor: OutputProcessor, gate: GrammarGate, vocab_size: int, on_change: Callable[[], None]
+    ) -> None:
         self._processor = processor
         self._gate = gate
         self._vocab_size = vocab_size
+        self._on_change = on_change
+        self._due = DueMasks()
+        self._successors: list[CompiledGrammar] = []  # to be ordered
 
     @property
     def num_held(self) -> int:
@@ -68,14 +77,54 @@ class Grammars:
             else:
                 assert result.error is not None, "a grammar, or why there is none"
                 self._processor.end_early(request, FinishReason.ERROR, result.error.to_info())
+        self._on_change()
 
-    def masks_of(self, step: StepInFlight) -> list[RowMasks]:
-        """Return the masks of a step; requests whose grammars can't be followed any further fail."""
-        rows, failed = masks_of(step)
-        for request, error in failed:
-            if self._processor.requests.get(request.key) is request:
-                self._processor.end_early(request, FinishReason.ERROR, error.to_info())
-        return rows
+    def take_successor_orders(self) -> list[CompiledGrammar]:
+        """Return the grammars whose next automaton is to be made, each once."""
+        orders, self._successors = self._successors, []
+        return orders
+
+    def succeed(self, grammar: CompiledGrammar, successor: TokenMatcher | None) -> None:
+        """Take a grammar's next automaton in, None if it can't be made: steps that wait for it go on."""
+        grammar.succeed(successor)
+        self._due.retry()
+
+    def note_step(self, step: StepInFlight) -> None:
+        """Note a step that is sent: masks are due if any of its rows is masked."""
+        self._due.add(step)
+
+    def forget_steps(self) -> None:
+        """Forget the steps that were sent: whoever had them is gone."""
+        self._due.clear()
+
+    def take_masks(self, in_flight: Iterable[StepInFlight]) -> list[tuple[int, list[RowMasks]]]:
+        """Return the masks that can be made by now, with their step ids, each once.
+
+        Requests whose grammars can't be followed any further fail.
+
+        Args:
+            in_flight: all steps, the oldest first.
+        """
+        made: list[tuple[int, list[RowMasks]]] = []
+        for step in self._due.take(in_flight):
+            try:
+                rows, failed = masks_of(step)
+            except AutomatonFull as full:
+                self._due.delay(step)
+                self._order(full.grammar, is_awaited=True)
+                continue
+            for request, error in failed:
+                if self._processor.requests.get(request.key) is request:
+                    self._processor.end_early(request, FinishReason.ERROR, error.to_info())
+            for item in step.scheduled:
+                if item.child.matcher is not None:
+                    self._order(item.child.matcher.grammar)
+            made.append((step.step_id, rows))
+        return made
+
+    def _order(self, grammar: CompiledGrammar, *, is_awaited: bool = False) -> None:
+        if grammar.order_successor(is_awaited=is_awaited):
+            self._successors.append(grammar)
 
     def _let_in(self, request: Request, compiled: CompiledGrammar) -> None:
         for child in request.children.values():

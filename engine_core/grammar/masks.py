@@ -17,6 +17,7 @@ class DueMasks:
 
     def __init__(self) -> None:
         self._step_ids: set[int] = set()
+        self._delayed_ids: set[int] = set()
 
     def add(self, step: StepInFlight) -> None:
         """Note a step that is sent, if any of its rows is masked."""
@@ -26,6 +27,16 @@ class DueMasks:
     def clear(self) -> None:
         """Forget all steps: whoever had them is gone."""
         self._step_ids.clear()
+        self._delayed_ids.clear()
+
+    def delay(self, step: StepInFlight) -> None:
+        """Put a step back that was taken, until `retry`."""
+        self._delayed_ids.add(step.step_id)
+
+    def retry(self) -> None:
+        """Have the steps that were put back taken again."""
+        self._step_ids |= self._delayed_ids
+        self._delayed_ids.clear()
 
     def take(self, in_flight: Iterable[StepInFlight]) -> list[StepInFlight]:
         """Return the steps whose masks can be made now, each once.
@@ -48,7 +59,11 @@ class DueMasks:
 
 
 def masks_of(step: StepInFlight) -> tuple[list[RowMasks], list[tuple[Request, PagewireError]]]:
-    """Return the masks of a step's masked rows, and the requests whose grammars can't be followed any further."""
+    """Return the masks of a step's masked rows, and the requests whose grammars can't be followed any further.
+
+    Raises:
+        AutomatonFull: a grammar's next automaton has to be there first; nothing has changed.
+    """
     rows: list[RowMasks] = []
     failed: list[tuple[Request, PagewireError]] = []
     for item in step.scheduled:

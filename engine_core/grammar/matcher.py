@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pagewire.ipc.errors import EngineError, PagewireError
 
-from .limits import is_excess, too_much_work
+from .limits import is_excess, is_full, too_much_work
+
+if TYPE_CHECKING:
+    from .compiled import CompiledGrammar
 
 
-class TokenMatcher(Protocol):
-    """What is asked of `llguidance.LLMatcher`."""
+class AutomatonFull(Exception):
+    """A child can't go on before its grammar has another automaton, which is to be made beside the loop."""
 
-    def is_error(self) -> bool: ...
-    def get_error(self) -> str: ...
-    def is_accepting(self) -> bool: ...
-    def is_stopped(self) -> bool: ...
-    def consume_token(self, sampled_token: int) -> bool: ...
-    def rollback(self, num_tokens: int) -> bool: ...
-    def validate_tokens(self, tokens: list[int]) -> int: ...
-    def compute_bitmask(self) -> bytes: ...
-    def deep_copy(self) -> TokenMatcher: ...
-
-
-class CompiledGrammar:
-    """A grammar ready to be followed: the children's matchers are copies of one.
-
-    Copies share an automaton that grows with what they read, up to a bound. Whoever comes to it goes on with a new one,
-    and so does whoever starts from then on.
-
-    Args:
-        build: compiles the grammar, which is known to compile.
-        eos_token_ids: end tokens that it knows.
-    """
-
-    def __init__(self, build: Callable[[], TokenMatcher], eos_token_ids: frozenset[int]) -> None:
-        self._build = build
-        self.matcher = build()
-        self.eos_token_ids = eos_token_ids
-
-    def start(self, end_token_ids: frozenset[int], vocab_size: int) -> ChildMatcher:
-        """Return a matcher for a child.
-
-        Args:
-            end_token_ids: all that end the child.
-            vocab_size: ids that can be drawn.
-        """
-        return ChildMatcher(self, vocab_size=vocab_size, more_end_ids=end_token_ids - self.eos_token_ids)
-
-    def renew(self) -> None:
-        """Compile again: in milliseconds as a rule, and once in many thousand tokens."""
-        self.matcher = self._build()
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        super().__init__()
+        self.grammar = grammar
 
 
 class ChildMatcher:
@@ -63,12 +30,15 @@ class ChildMatcher:
         vocab_size: ids that can be drawn.
         more_end_ids: ids that end the child and that the grammar doesn't know: they too may be drawn exactly where the
             text may end.
+
+    Attributes:
+        grammar: is followed.
     """
 
     def __init__(
         self, grammar: CompiledGrammar, *, vocab_size: int, more_end_ids: frozenset[int] = frozenset()
     ) -> None:
-        self._grammar = grammar
+        self.grammar = grammar
         self._origin = grammar.matcher
         self._matcher = self._origin.deep_copy()
         self._token_ids: list[int] = []
@@ -90,16 +60,17 @@ class ChildMatcher:
 
     def is_end(self, token_id: int) -> bool:
         """Whether a token ends the child and is no part of its text."""
-        return token_id in self._grammar.eos_token_ids or token_id in self._more_end_ids
+        return token_id in self.grammar.eos_token_ids or token_id in self._more_end_ids
 
     def advance(self, token_id: int) -> bool:
         """Go on by a token; return False if it breaks the grammar, and then the child is lost."""
         if token_id in self._more_end_ids:
             return self._matcher.is_accepting()
         is_valid = self._matcher.consume_token(token_id)
-        if not is_valid and self._begin_anew():
+        for _ in self._other_automata(at_once=True):
             is_valid = self._matcher.consume_token(token_id)
         self._token_ids.append(token_id)
+        self.grammar.num_tokens += 1
         return is_valid
 
     def explain_refusal(self, token_id: int) -> PagewireError:
@@ -116,11 +87,12 @@ class ChildMatcher:
         """Return what may be drawn at the child's place, and behind each of some drafts, as `RowMasks` has it.
 
         Raises:
+            AutomatonFull: the grammar's next automaton is to be awaited; the child can be asked again then.
             InvalidRequest: the grammar takes more work than it may.
             EngineError: it can't be followed for another reason.
         """
         masks = self._try_masks(drafts)
-        if self._matcher.is_error() and self._begin_anew():
+        for _ in self._other_automata():
             masks = self._try_masks(drafts)
         if self._matcher.is_error():
             raise self._explain()
@@ -149,13 +121,27 @@ class ChildMatcher:
             return too_much_work(error)
         return EngineError(f"The grammar of structured_outputs can't be followed any further: {error}")
 
-    def _begin_anew(self) -> bool:
-        """Come to the same place with another automaton; return whether that was possible."""
-        if self._grammar.matcher is self._origin:  # else another child has seen to it
-            self._grammar.renew()
-        self._origin = self._grammar.matcher
-        self._matcher = self._origin.deep_copy()
-        return all(map(self._matcher.consume_token, self._token_ids))
+    def _other_automata(self, *, at_once: bool = False) -> Iterator[None]:
+        """Come to the same place with another automaton, while the one before is full and the next one may not be.
+
+        Args:
+            at_once: there must be one now.
+
+        Raises:
+            AutomatonFull: the next one is to be awaited.
+        """
+        is_new = False
+        while not is_new and self._matcher.is_error() and is_full(self._matcher.get_error()):
+            # Else another child has replaced it, and what others read since may have filled that one too.
+            is_new = self._origin is self.grammar.matcher
+            if not self.grammar.replace(self._origin, at_once=at_once):
+                if not at_once and self.grammar.is_worth_waiting_for():
+                    raise AutomatonFull(self.grammar)
+                return
+            self._origin = self.grammar.matcher
+            self._matcher = self._origin.deep_copy()
+            if self._matcher.consume_tokens(self._token_ids):
+                yield
 
     def _mask(self) -> bytes:
         mask = self._matcher.compute_bitmask()[: self._num_mask_bytes]

@@ -94,7 +94,7 @@ class EngineDriver:
         """Finish some of the grammars that are ordered, the oldest first."""
         done, self.orders = self.orders[:count], self.orders[count:]
         for grammar in done:
-            self.engine.finish_compilation(compile_letters(grammar))
+            self.engine.grammars.finish(compile_letters(grammar))
         self._check_invariants()
         self.collect()
 
@@ -269,9 +269,11 @@ class EngineDriver:
 
     def _execute(self) -> None:
         """Hand over the masks that there are, and run the steps that need not wait."""
-        for masks in self.engine.take_masks():
-            assert masks.step_id not in self._masks, "masks that were sent before"
-            self._masks[masks.step_id] = masks
+        self._take_masks()
+        while orders := self.engine.grammars.take_successor_orders():
+            for grammar in orders:
+                self.engine.grammars.succeed(grammar, grammar.make_successor())
+            self._take_masks()
         while self._sent:
             step = self._sent[0]
             masks_of_step = self._masks.pop(step.step_id, None)
@@ -282,11 +284,16 @@ class EngineDriver:
             self.results.append(self._run_step(step, {row.row_id: row.masks for row in rows}))
         assert self.results or not self._sent, "a step waits for masks, and nothing is before it"
 
+    def _take_masks(self) -> None:
+        for masks in self.engine.take_masks():
+            assert masks.step_id not in self._masks, "masks that were sent before"
+            self._masks[masks.step_id] = masks
+
     def _run_step(self, step: ExecuteStep, masks: dict[int, bytes]) -> StepResult:
         return self.executor.execute(step, masks)
 
     def _exchange_grammars(self) -> None:
-        while (order := self.engine.take_grammar_order()) is not None:
+        while (order := self.engine.grammars.take_order()) is not None:
             self.orders.append(order)
         if not self.delays_grammars:
             self.compile()

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import llguidance
 
+from pagewire.engine_core.grammar.compiled import CompiledGrammar
 from pagewire.engine_core.grammar.compiling import compile_matcher
 from pagewire.engine_core.grammar.gate import CompileResult
-from pagewire.engine_core.grammar.matcher import CompiledGrammar
 from pagewire.engine_core.grammar.translate import to_llguidance
 from pagewire.engine_core.grammar.vocabulary import make_vocabulary
 from pagewire.ipc.errors import PagewireError

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 import zmq
 
 from pagewire.checkpoint.tokenizer.load import count_ids, read_tokenizer
+from pagewire.engine_core.grammar.compiled import CompiledGrammar
 from pagewire.engine_core.grammar.compiler import GrammarCompiler
 from pagewire.engine_core.grammar.vocabulary_source import VocabularySource
 from pagewire.ipc.structured_outputs import Grammar
@@ -17,17 +19,25 @@ DEADLINE_MS = 60_000
 
 
 class Orders:
-    """What a compiler asks of an engine."""
+    """What a compiler asks of an engine's `Grammars`."""
 
     def __init__(self, *grammars: Grammar) -> None:
         self.orders = list(grammars)
         self.results = []
+        self.successor_orders = []
 
-    def take_grammar_order(self):
+    def take_order(self):
         return self.orders.pop(0) if self.orders else None
 
-    def finish_compilation(self, result):
+    def finish(self, result):
         self.results.append(result)
+
+    def take_successor_orders(self):
+        orders, self.successor_orders = self.successor_orders, []
+        return orders
+
+    def succeed(self, grammar, successor):
+        self.results.append((grammar, successor))
 
 
 def run(compiler: GrammarCompiler, poller: zmq.Poller, engine: Orders, count: int) -> None:
@@ -47,7 +57,7 @@ def test_nothing_is_started_before_the_first_grammar(source):
     poller = zmq.Poller()
     compiler = GrammarCompiler(source, log_level="warning", poller=poller)
     compiler.exchange(Orders())
-    assert compiler._thread is None
+    assert not compiler._new.is_started
     assert not poller.poll(0)
     compiler.close()
 
@@ -59,6 +69,28 @@ def test_where_the_library_is_missing_whoever_waits_is_told_so(source, monkeypat
     engine = Orders(Grammar("regex", "a+"))
     run(compiler, poller, engine, 1)
     assert "Install llguidance" in engine.results[0].error.message
+    compiler.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_next_automaton_of_a_grammar_is_made_beside_the_loop_or_said_to_be_none(source, fails):
+    def build():
+        if fails and builders:
+            raise MemoryError
+        builders.append(threading.current_thread())
+        return object()
+
+    builders: list[threading.Thread] = []
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(source, log_level="warning", poller=poller)
+    engine = Orders()
+    grammar = CompiledGrammar(build, frozenset())
+    engine.successor_orders = [grammar]
+    run(compiler, poller, engine, 1)
+    ((ordered, successor),) = engine.results
+    assert ordered is grammar
+    assert (successor is None) == fails
+    assert fails or builders[1] is not threading.current_thread()
     compiler.close()
 
 

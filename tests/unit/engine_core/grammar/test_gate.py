@@ -88,8 +88,8 @@ def test_order_that_nobody_waits_for_is_dropped():
     driver.engine.add_request(b"bob", constrained(1), 0.0)
     driver.engine.add_request(b"ann", constrained(2, Grammar("regex", "a+")), 0.0)
     driver.engine.abort_client(b"bob")
-    assert driver.engine.take_grammar_order() == Grammar("regex", "a+")
-    assert driver.engine.take_grammar_order() is None
+    assert driver.engine.grammars.take_order() == Grammar("regex", "a+")
+    assert driver.engine.grammars.take_order() is None
 
 
 def test_held_request_survives_the_executors_death():

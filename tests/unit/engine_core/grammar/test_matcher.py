@@ -8,7 +8,7 @@ import llguidance
 import pytest
 
 from pagewire.engine_core.grammar import compiling
-from pagewire.engine_core.grammar.matcher import CompiledGrammar
+from pagewire.engine_core.grammar.compiled import CompiledGrammar
 from pagewire.engine_core.grammar.translate import to_llguidance
 from pagewire.ipc.errors import EngineError, InvalidRequest
 from pagewire.ipc.structured_outputs import Grammar
@@ -111,7 +111,7 @@ def test_automaton_that_many_texts_have_filled_is_made_anew_amid_them():
         builds.append(llguidance.LLMatcher(letters_vocabulary(), text, log_level=0, limits=limits))
         return builds[-1]
 
-    grammar = CompiledGrammar(build, frozenset([EOS]))
+    grammar = CompiledGrammar(build, frozenset([EOS]), clock=lambda: 0.0)  # it is compiled in no time
     rng = random.Random(1)
     for _ in range(40):
         children = [grammar.start(frozenset(), VOCAB_SIZE) for _ in range(2)]
