@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,7 @@ _PR_SET_PDEATHSIG = 1
 _SECRET_ENDINGS = ("_API_KEY",)
 _SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", CLUSTER_KEY_VARIABLE})
 _LENGTH = struct.Struct("<I")
+_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOP = b"\0"  # behind the bootstrap; nobody reads it, and a poll tells of it
 
 
@@ -126,12 +127,13 @@ class ChildProcess:
         # A pipe that only the child holds is its death notice where there are no pidfds.
         self._notice_fd, child_fd = (-1, -1) if hasattr(os, "pidfd_open") else os.pipe()
         # -P: the user's working directory is no place to import from.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
-            stdin=subprocess.PIPE,
-            env=environment_of_children(),
-            pass_fds=pass_fds if child_fd < 0 else (*pass_fds, child_fd),
-        )
+        with _terminal_signals_held():
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module],
+                stdin=subprocess.PIPE,
+                env=environment_of_children(),
+                pass_fds=pass_fds if child_fd < 0 else (*pass_fds, child_fd),
+            )
         if child_fd < 0:
             self._notice_fd = os.pidfd_open(self._process.pid)
         else:
@@ -271,14 +273,25 @@ class ParentWatch:
         threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
+@contextlib.contextmanager
+def _terminal_signals_held() -> Iterator[None]:
+    """Have a child be born with these signals held: one in its first moments would end it, with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINAL_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def read_bootstrap() -> Bootstrap:
     """Read what the parent sent; from here on the process ignores terminal signals, which go to the whole group.
 
     Raises:
         ProtocolError: standard input holds no bootstrap; the module was started by hand.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in _TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERMINAL_SIGNALS)  # as a child is born; its own children need them
     header = _read_exactly(_LENGTH.size)
     if len(header) < _LENGTH.size:
         raise ProtocolError("this module is started by pagewire itself; run `pagewire serve` instead")

@@ -55,6 +55,15 @@ def test_ordered_stop_is_obeyed_without_a_kill() -> None:
     assert child.stop(timeout_s=10) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_terminals_signal_does_not_end_a_child_that_has_not_begun(number: signal.Signals) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    child = start_child()
+    os.kill(child.pid, number)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before  # the parent's own are as they were
+    assert child.stop(timeout_s=10) == 0
+
+
 def test_fork_that_holds_the_pipe_does_not_hold_up_an_ordered_stop() -> None:
     child = start_child()
     assert child._process.stdin is not None
