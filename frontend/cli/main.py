@@ -6,6 +6,7 @@ code 1. Only what `--help` needs is imported at the top: the commands import the
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
@@ -13,9 +14,10 @@ from typing import Any, NoReturn, Protocol
 import click
 
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.errors import ConfigError, StartError
+from pagewire.ipc.errors import ConfigError, PagewireError, StartError
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
+from ..terminal.safe_text import safe_text
 from .bench import bench_command
 from .chat import chat_command, complete_command
 from .collect_env import collect_env_command
@@ -38,6 +40,7 @@ from .refused import explain_unknown_command
 from .run_batch import run_batch_command
 from .top import top_command
 
+FAILED = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -68,6 +71,10 @@ class Launcher(Protocol):
 
 def main() -> NoReturn:
     """Run the command line and exit: the entry point of the `pagewire` script."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the terminal's encoding lacks, or a text in another one, is no reason to end.
+            stream.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -90,13 +97,15 @@ def run(argv: Sequence[str], launcher: Launcher | None = None) -> int:
         return _complain(exc.format_message(), USAGE_ERROR)
     except StartError as exc:
         return _complain(exc.message, exc.exit_code)
+    except PagewireError as exc:  # what a server answered to a command
+        return _complain(exc.message, FAILED)
     except click.Abort:  # click's word for Ctrl-C
         return INTERRUPTED
     return result if isinstance(result, int) else 0
 
 
 def _complain(message: str, exit_code: int) -> int:
-    click.echo(f"pagewire: error: {' '.join(message.split())}", err=True)
+    click.echo(f"pagewire: error: {' '.join(safe_text(message).split())}", err=True)
     return exit_code
 
 

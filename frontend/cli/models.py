@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from ..terminal.models.config import ListConfig, RemoveConfig, ShowConfig, StoreConfig
+from ..terminal.safe_text import safe_text
 from .command import CommandGroup, FlagCommand
 from .flags import build_config, config_flags, given_values
 from .refused import RefusedFlags, explain_unknown_models_command
@@ -33,7 +35,7 @@ def _list_command() -> click.Command:
     def list_models(**_: Any) -> int:  # Any: the flags, read from the context with their sources
         from ..terminal.models.store import show_list
 
-        return show_list(_config(ListConfig), click.echo)
+        return show_list(_config(ListConfig), _say)
 
     return FlagCommand(
         "list", config_flags(ListConfig), {}, [], list_models,
@@ -46,7 +48,7 @@ def _pull_command() -> click.Command:
         config = _config(StoreConfig)
         from ..terminal.models.store import pull
 
-        return pull(model, config, click.echo)
+        return pull(model, config, _say)
 
     return FlagCommand(
         "pull", config_flags(StoreConfig), {}, [_model()], pull,
@@ -62,7 +64,7 @@ def _remove_command() -> click.Command:
         config = _config(RemoveConfig)
         from ..terminal.models.store import remove
 
-        return remove(models, config, click.echo, click.confirm)
+        return remove(models, config, _say, click.confirm)
 
     argument = click.Argument(["models"], nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
     return FlagCommand(
@@ -75,7 +77,7 @@ def _show_command() -> click.Command:
         config = _config(ShowConfig)
         from ..terminal.models.show import show
 
-        return show(model, config, click.echo)
+        return show(model, config, _say)
 
     return FlagCommand(
         "show", config_flags(ShowConfig), {}, [_model()], show,
@@ -83,6 +85,11 @@ def _show_command() -> click.Command:
         "model that is not here, config.json is fetched and nothing else.",
         _NOTHING,
     )  # fmt: skip
+
+
+def _say(line: str) -> None:
+    """Print a line; what a repository's files say is shown to a terminal, not obeyed by it."""
+    click.echo(safe_text(line) if sys.stdout.isatty() else line)
 
 
 def _model() -> click.Argument:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from pagewire.ipc.errors import ConfigError
 
@@ -19,4 +20,11 @@ def checked_url(url: str) -> str:
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url} must start with http:// or https://.")
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, half an IPv6 address
+        is_whole = False
+    if not is_whole:
+        raise ConfigError(f"--url {url} must name a host, and a port between 1 and 65535 if one: http://host:8000.")
     return url.rstrip("/").removesuffix("/v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 _CONNECT_TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 0.5
+_LOOK_TIMEOUT_S = 10.0  # what is not an answer of a model is there at once, or the server stands still
 _LONGEST_LINE = 1 << 22  # bytes of one event: logprobs of many alternatives
 _DATA, _DONE = b"data:", b"[DONE]"
 
@@ -117,8 +119,11 @@ class ServerConnection:
             self._thread.close()
 
     async def _get(self, path: str) -> bytes:
-        async with self.request("GET", path) as response:
-            return await response.read()
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S), self.request("GET", path) as response:
+                return await response.read()
+        except TimeoutError as exc:
+            raise MachineError(f"{self.url} says nothing for {_LOOK_TIMEOUT_S:g} s: it stands still.") from exc
 
     async def _stream(self, path: str, body: Mapping[str, object], take: Callable[[JsonObject], None]) -> None:
         async with self.request("POST", path, body) as response:
@@ -154,7 +159,7 @@ async def _open_session(url: str, api_key: str | None, uds: str | None) -> aioht
         headers["Authorization"] = f"Bearer {api_key}"
     return aiohttp.ClientSession(
         url,
-        connector=aiohttp.UnixConnector(uds) if uds is not None else aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.UnixConnector(uds, limit=0) if uds is not None else aiohttp.TCPConnector(limit=0),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
         read_bufsize=_LONGEST_LINE,

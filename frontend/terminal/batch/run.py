@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import BinaryIO
 
 import aiohttp
@@ -17,7 +17,7 @@ from ...bench.serving.client import describe_failure
 from ..connection import ServerConnection
 from ..open_connection import open_connection
 from .config import BatchConfig
-from .files import answered_before, open_output, read_requests
+from .files import Numbered, answered_before, count_requests, open_output, requests_as_they_come
 from .lines import BadLine, BatchRequest, answer_line, error_line
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -41,7 +41,7 @@ def run(config: BatchConfig, engine_config: EngineConfig) -> int:
         StartError: a file can't be used, or there is no server.
     """
     answered = answered_before(config)
-    total = sum(1 for _ in read_requests(config.input_file)) if config.input_file != "-" else None
+    total = count_requests(config.input_file)
     with (
         open_output(config) as output,
         open_connection(config.url, config.api_key, engine_config, _say) as connection,
@@ -88,8 +88,13 @@ class Batch:
 
     async def run(self, path: str, max_concurrency: int) -> None:
         """Send all requests of a file; lines that are none are answered with what is wrong."""
-        requests = read_requests(path)
-        await asyncio.gather(*(self._work(requests) for _ in range(max_concurrency)))
+        requests, turn = requests_as_they_come(path), asyncio.Lock()
+        workers = [asyncio.create_task(self._work(requests, turn)) for _ in range(max_concurrency)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
 
     def summary(self) -> str:
         """Return one line."""
@@ -98,9 +103,14 @@ class Batch:
         failed = f", {counts['failed']} failed (their lines say why)" if counts["failed"] else ""
         return f"{counts['answered']} answered{failed}{kept}."
 
-    async def _work(self, requests: Iterator[tuple[int, BatchRequest | BadLine]]) -> None:
+    async def _work(self, requests: AsyncIterator[Numbered], turn: asyncio.Lock) -> None:
         """Take the next request from the file until there is none."""
-        for number, request in requests:
+        while True:
+            async with turn:
+                following = await anext(requests, None)
+            if following is None:
+                return
+            number, request = following
             if isinstance(request, BadLine):
                 line = error_line(request.custom_id, "invalid_request_line", f"line {number}: {request}")
                 self._end("failed", line)

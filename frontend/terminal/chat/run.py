@@ -13,6 +13,7 @@ from pagewire.ipc.errors import EngineError, MachineError, PagewireError, Reques
 
 from ..connection import ServerConnection
 from ..open_connection import open_connection
+from ..plain_console import plain_console
 from ..safe_text import safe_text
 from .answer import AnswerReader, answer_plainly
 from .commands import ChatCommands, Outcome
@@ -34,7 +35,7 @@ def run(config: ChatConfig, engine_config: EngineConfig | None) -> int:
     Raises:
         StartError: there is no server, no such model, or one answer was asked for and there is none.
     """
-    notes = Console(stderr=True, highlight=False)
+    notes = plain_console(stderr=True)
     is_single = config.quick is not None or not sys.stdin.isatty()
     with open_connection(
         config.answer.url,
@@ -95,7 +96,7 @@ class Chat:
         self._connection = connection
         self._conversation = conversation
         self._config = config
-        self._console = console or Console(highlight=False, no_color=config.plain or None)
+        self._console = console or plain_console(no_color=config.plain or None)
         self._read = read
         self._was_interrupted = False  # since the last message: then the next Ctrl-C is the end
         self._commands = ChatCommands(conversation, connection.model_names)
@@ -144,13 +145,13 @@ class Chat:
                 self._conversation.say(message)
                 self._answer()
         except PagewireError as exc:
-            self._console.print(f"error: {safe_text(exc.message)}", style="red", markup=False)
+            self._console.print(f"error: {safe_text(exc.message)}", style="red")
 
     def _show(self, outcome: Outcome) -> None:
         if outcome.clears:
             self._console.clear()
         for line in outcome.lines:
-            self._console.print(safe_text(line), markup=False)
+            self._console.print(safe_text(line))
         if outcome.ends:
             raise _Ended
 
@@ -176,10 +177,10 @@ class Chat:
         self._note(stats.describe())
 
     def _write(self, text: str, is_reasoning: bool) -> None:
-        self._console.print(safe_text(text), end="", style="dim" if is_reasoning else "", markup=False, soft_wrap=True)
+        self._console.print(safe_text(text), end="", style="dim" if is_reasoning else "", soft_wrap=True)
 
     def _note(self, line: str) -> None:
-        self._console.print(line, style="dim", markup=False, soft_wrap=True)
+        self._console.print(safe_text(line), style="dim", soft_wrap=True)
 
 
 class _Ended(Exception):

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from pagewire.checkpoint.resolve import resolve_model
@@ -22,6 +21,8 @@ from pagewire.checkpoint.sources.inventory import (
 )
 from pagewire.ipc.errors import ConfigError, MachineError
 
+from ..plain_console import plain_console
+from ..safe_text import safe_text
 from .config import ListConfig, RemoveConfig, StoreConfig
 
 Say = Callable[[str], None]
@@ -42,14 +43,16 @@ def show_list(config: ListConfig, say: Say) -> int:
     table = Table("model", "size", "last used", "where", box=None, pad_edge=False)
     for model in models:
         used = datetime.fromtimestamp(model.used_s, UTC).strftime("%Y-%m-%d")
-        table.add_row(model.name, readable_size(model.num_bytes), used, str(model.path))
+        table.add_row(safe_text(model.name), readable_size(model.num_bytes), used, safe_text(str(model.path)))
     for repo_id, num_bytes in partial.items():
-        table.add_row(repo_id, readable_size(num_bytes), "", "not whole yet: pull it again, and it goes on")
-    console = Console(highlight=False)
+        table.add_row(safe_text(repo_id), readable_size(num_bytes), "", "not whole yet: pull it again, and it goes on")
+    console = plain_console()
     if not console.is_terminal:
         console.width = _WIDTH_OF_PIPES
     console.print(table)
-    total = sum(model.num_bytes for model in models) + sum(partial.values())
+    # Revisions share what they have in common.
+    files = {file.resolve() for model in models for file in model.files}
+    total = sum(file.stat().st_size for file in files) + sum(partial.values())
     console.print(f"{len(models)} models, {readable_size(total)}", style="dim")
     return 0
 

@@ -12,6 +12,7 @@ import msgspec
 from pagewire.ipc.errors import PagewireError, RequestError
 
 from ..connection import ServerConnection
+from ..safe_text import safe_text
 
 _PATH = "/v1/engine/events"
 _RETRY_S = 2.0
@@ -107,7 +108,7 @@ def _core(view: Any) -> CorePicture:  # Any: as above
         requests=[
             RunningRequest(
                 name=f"{each['arrival']}" + (f".{each['child']}" if each["child"] else ""),
-                status=each["status"],
+                status=safe_text(str(each["status"])),
                 num_prompt=each["num_prompt_tokens"],
                 num_cached=each["num_cached_tokens"],
                 num_computed=each["num_computed_tokens"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import termios
@@ -18,6 +19,8 @@ from rich.live import Live
 from pagewire.ipc.errors import MachineError, PagewireError
 
 from ..connection import ServerConnection
+from ..plain_console import plain_console
+from ..safe_text import safe_text
 from .config import TopConfig
 from .engine_watch import EngineWatch
 from .samples import Sample, rates_between, read_sample
@@ -25,7 +28,7 @@ from .view import Frame, draw
 
 _HISTORY = 60  # looks that the curve shows
 _LATELY = 15  # looks that latencies and shares are taken over
-_QUIT = ("q", "Q", "\x03", "\x04")
+_QUIT = (b"q", b"Q", b"\x03", b"\x04")
 
 Wait = Callable[[float], bool]
 
@@ -36,7 +39,7 @@ def run(config: TopConfig, console: Console | None = None) -> int:
     Raises:
         StartError: the server can't be reached at first, wants a key, or has no metrics.
     """
-    console = console or Console(highlight=False)
+    console = console or plain_console()
     connection = ServerConnection(config.url, api_key=config.api_key)
     try:
         watch = Watch(connection)
@@ -79,7 +82,7 @@ class Watch:
         try:
             self._samples.append(self._sample())
         except PagewireError as exc:
-            fault = exc.message
+            fault = safe_text(exc.message)
         latest = self._samples[-1]
         rates, lately = rates_between(earlier, latest), rates_between(self._samples[0], latest)
         if fault is None:
@@ -89,7 +92,7 @@ class Watch:
     def _sample(self) -> Sample:
         text = self._connection.get_text("/metrics")
         try:
-            sample = read_sample(text, self._clock())
+            sample = read_sample(safe_text(text), self._clock())
         except ValueError as exc:
             raise MachineError(f"{self._connection.url}/metrics can't be read: {exc}") from exc
         if not sample.values:
@@ -106,8 +109,10 @@ def keys_at_once() -> Iterator[Wait]:
     def wait(seconds: float) -> bool:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if select.select([descriptor], [], [], left)[0] and sys.stdin.read(1) in ("", *_QUIT):
-                return True
+            if select.select([descriptor], [], [], left)[0]:
+                keys = os.read(descriptor, 1024)
+                if not keys or any(key in keys for key in _QUIT):
+                    return True
         return False
 
     try:

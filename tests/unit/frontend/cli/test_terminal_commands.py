@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -14,11 +15,11 @@ from click.testing import CliRunner
 
 from pagewire.frontend.cli.chat import chat_command, complete_command
 from pagewire.frontend.cli.collect_env import collect_env_command
-from pagewire.frontend.cli.main import program, run
+from pagewire.frontend.cli.main import main, program, run
 from pagewire.frontend.cli.run_batch import run_batch_command
 from pagewire.frontend.cli.stored_names import complete_model
 from pagewire.frontend.cli.top import top_command
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, InvalidRequest
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,25 @@ def started(make: Any, *args: str) -> tuple[Any, ...]:
         raise result.exception
     (call,) = recorder.calls
     return call
+
+
+def test_what_a_server_answers_is_one_line_without_orders_to_the_terminal(capsys: pytest.CaptureFixture[str]):
+    class Launcher:
+        def serve(self, *_: Any) -> int:
+            raise InvalidRequest("HTTP 404:\n<html>\x1b[2J</html>")
+
+    assert run(["serve"], Launcher()) == 1
+    assert capsys.readouterr().err == "pagewire: error: HTTP 404: <html>\ufffd[2J</html>\n"
+
+
+def test_text_in_another_encoding_ends_no_command(monkeypatch: pytest.MonkeyPatch):
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["pagewire", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert sys.stdin.read() == "caf\ufffd"
+    sys.stdout.write("\u03c0")
 
 
 def test_a_chat_asks_a_server_or_starts_a_model():

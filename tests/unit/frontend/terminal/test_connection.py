@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pagewire.frontend.terminal import connection as connection_module
 from pagewire.frontend.terminal.address import checked_url
 from pagewire.frontend.terminal.connection import ServerConnection, explain_unknown_model, is_serving
 from pagewire.ipc.errors import ConfigError, InvalidRequest, MachineError
@@ -60,8 +61,21 @@ def test_a_server_that_is_not_there_is_one_line():
     assert not is_serving(url)
 
 
+def test_a_server_that_stands_still_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_module, "_LOOK_TIMEOUT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # takes connections, and says nothing
+        connection = ServerConnection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(MachineError, match=r"says nothing for 0\.01 s"):
+            connection.get_text("/metrics")
+        connection.close()
+
+
 def test_an_address_is_checked_before_anything_else():
     assert checked_url("https://host/v1/") == "https://host"
+    assert checked_url("http://[::1]:8000") == "http://[::1]:8000"
+    for url in ("http://", "http://:8000", "http://host:99999", "http://host:0", "http://[::1"):
+        with pytest.raises(ConfigError, match="must name a host, and a port"):
+            checked_url(url)
     with pytest.raises(ConfigError, match="must start with http"):
         checked_url("host:8000")
 

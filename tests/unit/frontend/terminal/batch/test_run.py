@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from pagewire.frontend.terminal.batch.config import BatchConfig
-from pagewire.frontend.terminal.batch.files import answered_before
+from pagewire.frontend.terminal.batch.files import answered_before, count_requests, open_output
+from pagewire.frontend.terminal.batch.lines import BatchRequest, answer_line
 from pagewire.frontend.terminal.batch.run import Batch, run
 from pagewire.ipc.config import EngineConfig
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, MachineError
 from tests.support.http_server import message, running_server
 
 
@@ -53,6 +55,68 @@ async def test_a_file_is_answered_and_a_broken_run_goes_on(tmp_path: Path, capsy
         assert "1 answered, 2 were answered before" in capsys.readouterr().err
         assert server.core.num_generation_tokens - num_before == len("hello") + 1
         assert await asyncio.to_thread(batch, overwrite=True) == 1
+
+
+class EchoConnection:
+    """Answers each request at once."""
+
+    async def post(self, _path: str, body: Any) -> tuple[int, Mapping[str, str], bytes]:
+        return 200, {}, json.dumps(body["prompt"]).encode()
+
+
+async def test_requests_of_a_pipe_are_answered_as_they_come(tmp_path: Path):
+    pipe = tmp_path / "in"
+    os.mkfifo(pipe)
+    assert count_requests(str(pipe)) is None
+    ended: asyncio.Queue[int] = asyncio.Queue()
+    with (tmp_path / "out").open("wb") as output:
+        batch = Batch(EchoConnection(), output, frozenset(), lambda: ended.put_nowait(1))
+        running = asyncio.create_task(batch.run(str(pipe), max_concurrency=3))
+        writer = await asyncio.to_thread(pipe.open, "w")
+        with writer:
+            for custom_id in "ab":
+                writer.write(request(custom_id) + "\n")
+                writer.flush()
+                await ended.get()  # though the pipe is open, and brings nothing
+        await running
+    assert batch.counts == {"answered": 2}
+
+
+async def test_a_pipe_that_brings_nothing_does_not_hold_a_batch_that_is_broken_off(tmp_path: Path):
+    pipe = tmp_path / "in"
+    os.mkfifo(pipe)
+    with (tmp_path / "out").open("wb") as output:
+        running = asyncio.create_task(Batch(EchoConnection(), output, frozenset(), int).run(str(pipe), 3))
+        with await asyncio.to_thread(pipe.open, "w"):
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+
+def test_a_full_disk_is_told_in_a_line():
+    def fill() -> None:
+        with open_output(BatchConfig(input_file="-", output_file="/dev/full", overwrite=True)) as output:
+            output.write(b"x")
+            output.flush()
+
+    with pytest.raises(MachineError, match="/dev/full can't be written: No space left"):
+        fill()
+
+
+def test_answers_that_are_kept_end_in_their_lines(tmp_path: Path):
+    path = tmp_path / "out"
+    path.write_bytes(answer_line(BatchRequest("a", "/v1/completions", {}), 200, None, b"{}").rstrip())
+    config = BatchConfig(input_file="-", output_file=str(path), resume=True)
+    assert answered_before(config) == {"a"}
+    assert path.read_bytes().endswith(b"}\n")
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_requests_are_not_written_over(tmp_path: Path):
+    path = tmp_path / "in"
+    path.write_text(request("a"))
+    with pytest.raises(ConfigError, match="holds the requests"):
+        answered_before(BatchConfig(input_file=str(path), output_file=str(tmp_path / "." / "in"), overwrite=True))
 
 
 class BusyConnection:

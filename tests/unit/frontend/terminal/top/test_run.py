@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import pty
+import sys
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from pagewire.frontend.terminal.connection import ServerConnection
 from pagewire.frontend.terminal.top.config import TopConfig
-from pagewire.frontend.terminal.top.run import Watch, run
+from pagewire.frontend.terminal.top.run import Watch, keys_at_once, run
+from pagewire.frontend.terminal.top.view import draw
 from pagewire.ipc.errors import ConfigError
 from tests.support.http_server import running_server
 
@@ -37,6 +43,35 @@ async def test_a_server_that_is_gone_meanwhile_is_waited_for():
     assert "can't be reached" in frame.fault
     assert len(frame.history) == 1
     await asyncio.to_thread(connection.close)
+
+
+def test_a_key_that_quits_is_found_among_others(monkeypatch: pytest.MonkeyPatch):
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "r") as keyboard, os.fdopen(master, "wb", buffering=0) as fingers:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        with keys_at_once() as wait:
+            fingers.write(b"\xff\x1b[A")  # no text, and an arrow
+            assert not wait(0.01)
+            fingers.write(b"\x1b[Bq")
+            assert wait(60.0)
+
+
+def test_what_a_server_says_is_shown_and_not_obeyed():
+    class Connection:
+        url = "http://h"
+
+        def get_text(self, _path: str) -> str:
+            name = "vllm:request_success_total"
+            return f'# TYPE {name} counter\n{name}{{model_name="[b]\x1b]0;m",finished_reason="[/x]\x1b[2J"}} 3\n'
+
+        def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+            coroutine.close()
+
+    console = Console(file=io.StringIO(), width=80, markup=False, force_terminal=False)
+    console.print(draw(Watch(Connection()).look()))
+    text = console.file.getvalue()
+    assert "[b]\ufffd]0;m at http://h" in text
+    assert "3 [/x]\ufffd[2J" in text
 
 
 def test_an_interval_has_bounds():
