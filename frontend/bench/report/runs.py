@@ -31,10 +31,13 @@ class Run:
         self.document = document
         errors = document.get("errors") or []
         kept = [index for index, error in enumerate(errors) if not error]
-        self._starts_s, self._ttfts_s, self._itls_s, self._num_tokens = (
-            [values[index] for index in kept] if isinstance(values := document.get(key), list) else []
+        starts_s, self._ttfts_s, self._itls_s, self._num_tokens = (
+            [values[index] for index in kept] if len(values := document.get(key) or []) == len(errors) else []
             for key in ("start_times", "ttfts", "itls", "output_lens")
         )
+        # vLLM gives what its clock said, and nobody knows when that was zero.
+        first_s = min(starts_s, default=0.0)
+        self._starts_s = [start_s - first_s for start_s in starts_s]
 
     @property
     def has_details(self) -> bool:

@@ -40,6 +40,16 @@ def test_course_ends_at_rest_and_loses_no_token():
     assert sum(rate for _, rate in points) * window_s == pytest.approx(7)
 
 
+def test_times_of_a_clock_without_a_known_zero_count_from_the_first_request():
+    shifted = Run("vllm", {**DOCUMENT, "start_times": [4096.0, 4097.0, 4096.5]})
+    assert shifted.concurrency() == Run("a", DOCUMENT).concurrency()
+    assert shifted.throughput() == Run("a", DOCUMENT).throughput()
+
+
+def test_lists_that_do_not_fit_together_are_not_drawn():
+    assert not Run("a", {**DOCUMENT, "ttfts": [0.1]}).has_details
+
+
 def test_page_asks_for_nothing_outside_and_its_charts_are_whole():
     page = report_page([Run("a & b", DOCUMENT), Run("plain", PLAIN)], title="<title>")
     assert not re.search(r"(src|href)=|url\(|@import|https?://", page)
