@@ -49,6 +49,19 @@ def test_image_passes_the_linter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
+def test_image_is_not_built_without_the_kernels(name: str) -> None:
+    text = (DEPLOY / name).read_text(encoding="utf-8")
+    (path,) = re.findall(r"--no-deps \. \\\n +&& ls /opt/pagewire/lib/python\*/site-packages/(\S+\.so)\n", text)
+    (extension,) = re.findall(r'Extension\("([\w.]+)"', (DEPLOY.parent / "setup.py").read_text(encoding="utf-8"))
+    assert path == f"{extension.replace('.', '/')}.so"
+
+
+def test_keys_beside_the_compose_file_reach_neither_images_nor_commits() -> None:
+    for name, line in ((".dockerignore", "**/.env"), (".gitignore", ".env")):
+        assert line in (DEPLOY.parent / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("name", IMAGES)
 def test_image_is_the_server_and_takes_its_flags(name: str) -> None:
     found = dict(instructions(name))
     assert json.loads(found["ENTRYPOINT"]) == ["python3", "-m", "pagewire", "serve"]
