@@ -169,13 +169,15 @@ class _Download:
 
         from .large_files import fetch_large_files
 
-        fetch_large_files(self._reference.repo_id, listing.commit, files, self._cache_directory)
-        folder: str = snapshot_download(
-            self._reference.repo_id,
-            revision=self._reference.revision,
-            cache_dir=self._cache_directory,
-            allow_patterns=[_literal_pattern(name) for name in files],
-        )
+        is_rest_small = fetch_large_files(self._reference.repo_id, listing.commit, files, self._cache_directory)
+        # The library's bars tell nothing of a few small files, and stay behind when it is done.
+        with _progress_bars(not is_rest_small):
+            folder: str = snapshot_download(
+                self._reference.repo_id,
+                revision=self._reference.revision,
+                cache_dir=self._cache_directory,
+                allow_patterns=[_literal_pattern(name) for name in files],
+            )
         return Path(folder)
 
     def _refuse_weights(self, listing: _Listing, *, has_safetensors: bool) -> NoReturn:

@@ -19,8 +19,10 @@ _LARGE = frozenset({".safetensors", ".gguf"})
 _AT_ONCE = 4  # files: a model has a few large ones, and one connection rarely fills a line
 
 
-def fetch_large_files(repo_id: str, commit: str, names: Iterable[str], cache_directory: Path | None) -> None:
+def fetch_large_files(repo_id: str, commit: str, names: Iterable[str], cache_directory: Path | None) -> bool:
     """Fetch those files of weights that the cache lacks; each appears under its name when it is whole and right.
+
+    Returns whether all of them are there now, so that nothing large is left to the library.
 
     Args:
         repo_id: "org/repo".
@@ -43,6 +45,7 @@ def fetch_large_files(repo_id: str, commit: str, names: Iterable[str], cache_dir
     stop = threading.Event()
     files = [ResumedFile(partial(_look_up, repo_id, commit, name, cache_directory), stop) for name in missing]
     run_at_once([file.fetch for file in files], stop)
+    return all(file.is_there for file in files)
 
 
 def run_at_once(jobs: Sequence[Callable[[], None]], stop: threading.Event) -> None:

@@ -9,6 +9,7 @@ import http.client
 import io
 import re
 import ssl
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -28,6 +29,7 @@ _CHUNK_BYTES = 1 << 20
 _TRIES = 5  # without a byte of progress; with the pauses between them, some seconds
 _LONGEST_PAUSE_S = 16.0
 _TIMEOUT_S = 60.0
+_PAUSE_OF_BAR_S, _PAUSE_IN_LOG_S = 0.1, 10.0  # a log keeps each state of the bar
 _TOO_MUCH = (408, 429)  # of the answers that refuse, those that say: later
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -63,6 +65,9 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
 class ResumedFile:
     """Fetches one file.
 
+    Attributes:
+        is_there: whether it has its name; False until then, and where another way has to be taken.
+
     Args:
         look_up: says where its bytes are, None if another way has to be taken. It is asked again where the answer is
             refused: addresses that hold a permission are good for an hour, and the file may take longer.
@@ -76,6 +81,7 @@ class ResumedFile:
         self._look_up = look_up
         self._stop = stop
         self._first_pause_s = first_pause_s
+        self.is_there = False
 
     def fetch(self) -> None:
         """Fetch what is missing; the file gets its name when it is whole and right.
@@ -96,6 +102,7 @@ class ResumedFile:
             _lock(opened)
             if file.path.exists():
                 partial.unlink(missing_ok=True)
+                self.is_there = True
                 return
             try:
                 self._fetch_rest(file, opened)
@@ -110,6 +117,7 @@ class ResumedFile:
                 )
             with _storing(file):
                 partial.replace(file.path)
+            self.is_there = True
 
     def _fetch_rest(self, file: RemoteFile, opened: io.FileIO) -> None:
         if opened.tell() > file.num_bytes:
@@ -170,7 +178,10 @@ def _progress_bar(file: RemoteFile, num_bytes: int) -> Iterator[Any]:  # Any: th
     from huggingface_hub.utils.tqdm import tqdm
 
     make_bar: Any = tqdm  # Any: as above
-    with make_bar(total=file.num_bytes, initial=num_bytes, unit="B", unit_scale=True, desc=file.name) as bar:
+    pause_s = _PAUSE_OF_BAR_S if sys.stderr.isatty() else _PAUSE_IN_LOG_S
+    with make_bar(
+        total=file.num_bytes, initial=num_bytes, unit="B", unit_scale=True, desc=file.name, mininterval=pause_s
+    ) as bar:
         yield bar
 
 

@@ -50,6 +50,8 @@ def test_a_model_is_fetched_listed_shown_and_removed(models: Run, hub: FakeHub):
     pulled = models("pull", "acme/tiny")
     assert pulled.returncode == 0, pulled.stderr
     assert "`pagewire serve acme/tiny` serves it" in pulled.stdout
+    assert "model.safetensors: 100%" in pulled.stderr
+    assert "Fetching" not in pulled.stderr  # no bars of the library's own beside it
     listed = models("list").stdout
     assert "acme/tiny " in listed
     assert "1 models" in listed
