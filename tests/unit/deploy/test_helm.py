@@ -86,6 +86,25 @@ def test_every_value_reaches_what_it_is_for() -> None:
     assert set(references) == {found["Secret"]["metadata"]["name"]}
 
 
+def host_resources(*values: str) -> dict[str, Any]:
+    (container,) = documents(rendered(*values))["Deployment"]["spec"]["template"]["spec"]["containers"]
+    resources: dict[str, Any] = container["resources"]
+    return resources
+
+
+def test_pod_on_a_gpu_has_what_the_manifests_give_it() -> None:
+    manifests = documents(output_of("kubectl", "kustomize", str(DEPLOY / "kubernetes" / "base")))
+    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert host_resources("gpus=1") == container["resources"]
+
+
+def test_resources_that_are_given_stand_beside_the_others() -> None:
+    assert host_resources("resources.limits.memory=8Gi") == {
+        "requests": {"cpu": "2", "memory": "4Gi"},
+        "limits": {"memory": "8Gi"},
+    }
+
+
 def test_keda_takes_the_place_of_the_autoscaler() -> None:
     found, _ = checked(rendered("autoscaling.enabled=true", "autoscaling.by=keda", "models.enabled=false"))
     assert "HorizontalPodAutoscaler" not in found

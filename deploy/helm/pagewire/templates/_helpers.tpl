@@ -23,6 +23,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" (.Values.image.repository | default $name) (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
+{{- /* What a pod needs of its host; with one GPU as much as deploy/kubernetes/base. */ -}}
+{{- define "pagewire.host" -}}
+{{- $gpus := int .Values.gpus -}}
+cpu: {{ add 2 (mul 2 $gpus) | quote }}
+memory: {{ ternary (printf "%dGi" (add 16 (mul 8 $gpus))) "4Gi" (gt $gpus 0) }}
+{{- end -}}
+
 {{- define "pagewire.secretName" -}}
 {{- .Values.secret.existing | default (include "pagewire.fullname" .) -}}
 {{- end -}}
