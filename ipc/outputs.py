@@ -173,6 +173,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         num_speculative_tokens: most guesses for a row of a step.
         has_adapters: whether LoRA adapters are served, those too that are loaded later.
         adapters: those that can be asked for now; what changes is told with `StepOutputs`.
+        gpu_memory_utilization: the share of the device's memory that the engine was given.
     """
 
     model: str
@@ -204,6 +205,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_speculative_tokens: int = 0
     has_adapters: bool = False
     adapters: tuple[Adapter, ...] = ()
+    gpu_memory_utilization: float = 0.0
 
 
 class Ready(Message, frozen=True, kw_only=True):

@@ -82,4 +82,5 @@ def engine_info(
         speculative_method=config.speculative.method or "",
         num_speculative_tokens=config.speculative.num_tokens,
         has_adapters=config.lora.enable_lora,
+        gpu_memory_utilization=config.cache.gpu_memory_utilization,
     )

@@ -79,6 +79,7 @@ class Families:
             "num_cpu_blocks": str(info.num_blocks if info.device == "cpu" else 0),
             "cache_dtype": info.kv_cache_dtype,
             "enable_prefix_caching": str(info.enable_prefix_caching),
+            "gpu_memory_utilization": str(info.gpu_memory_utilization),
         }
         yield self._gauge("cache_config_info", 1, facts)
         if info.has_adapters:

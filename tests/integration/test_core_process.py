@@ -21,6 +21,7 @@ def test_ready_says_what_is_served_and_requests_are_answered(monkeypatch: pytest
     with running_core(monkeypatch) as (core, client):
         ready = client.greet()
         assert (ready.info.max_model_len, ready.info.num_blocks) == (200, 64)
+        assert ready.info.gpu_memory_utilization == 0.9
         client.send(request(1, 5, 6, 7))
         tokens, end = client.until_end(1)
         assert len(tokens) == 4

@@ -196,6 +196,13 @@ def test_figures_of_other_frontends_are_added_and_the_engine_counts_once():
     assert sum(values("vllm:request_prompt_tokens")[-2:]) == 2 + 20
 
 
+def test_the_facts_of_the_cache_are_labels():
+    info = engine_info(gpu_memory_utilization=0.75)
+    facts = {"block_size": "16", "num_gpu_blocks": "0", "num_cpu_blocks": "64", "cache_dtype": "float32"}
+    facts |= {"enable_prefix_caching": "True", "gpu_memory_utilization": "0.75"}
+    assert value(registered(Metrics("m", info)), "cache_config_info", **facts) == 1
+
+
 def test_adapters_are_named_where_there_are_any():
     metrics = Metrics(
         "m",
