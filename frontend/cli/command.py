@@ -129,7 +129,7 @@ class FlagCommand(click.Command):
         self._examples = examples
         config_option = click.Option(
             ["--config", "config_file"], metavar="FILE.yaml", is_eager=True, expose_value=False,
-            callback=self._read_config_file, help="YAML file of flags; the command line wins.",
+            callback=self._read_config_file, type=click.Path(), help="YAML file of flags; the command line wins.",
         )  # fmt: skip
         extra_options = [param for param in extra_params if isinstance(param, click.Option)]
         arguments = [param for param in extra_params if not isinstance(param, click.Option)]

@@ -23,6 +23,7 @@ from pagewire.ipc.server_config import ListenConfig, ServerConfig
 from ..bench.serving.config import BenchServeConfig
 from .refused import ALIAS_NOTES, CHOICE_ALIASES, REFUSED_CHOICES
 from .speculative import JSON_DESCRIPTION, JSON_FIELD, with_speculation
+from .stored_names import complete_model_or_path
 from .values import Choice, JsonObject, Number, Text, WholeNumber
 
 _SHORT_FLAGS = {
@@ -59,6 +60,7 @@ _ENVIRONMENT = {
 _AUTOMATIC = {"max_model_len"}
 # Their values may also come as one JSON list, as vLLM's users write them: --allowed-origins '["https://a.example"]'.
 _JSON_LISTS = {"allowed_origins", "allowed_methods", "allowed_headers"}
+_MODELS = {"model", "speculative_model"}
 T = TypeVar("T")
 
 _SECTION_PATH = re.compile(r" - at `\$\.(?:\w+\.)?(\w+)[^`]*`")
@@ -142,6 +144,7 @@ class FlagOption(click.Option):
             help=help_text,
             envvar=_ENVIRONMENT.get((flag.section, flag.field)),
             callback=_spread_json if flag.field in _JSON_LISTS else None,
+            shell_complete=complete_model_or_path if flag.field in _MODELS else None,
         )
 
 

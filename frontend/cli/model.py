@@ -8,14 +8,14 @@ from pagewire.ipc.errors import ConfigError
 
 from .command import FlagCommand
 from .flags import given_values
-from .stored_names import complete_model
+from .stored_names import complete_model_or_path
 
 _SERVED_NAME = "--served-model-name"
 
 
 def model_argument() -> click.Argument:
     """Return the positional MODEL."""
-    return click.Argument(["model_tag"], required=False, metavar="[MODEL]", shell_complete=complete_model)
+    return click.Argument(["model_tag"], required=False, metavar="[MODEL]", shell_complete=complete_model_or_path)
 
 
 def values_with_model(model_tag: str | None) -> dict[str, object]:

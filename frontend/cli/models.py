@@ -7,16 +7,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..terminal.models.config import ListConfig, RemoveConfig, ShowConfig, StoreConfig
 from ..terminal.safe_text import safe_text
 from .command import CommandGroup, FlagCommand
 from .flags import build_config, config_flags, given_values
 from .refused import RefusedFlags, explain_unknown_models_command
-from .stored_names import complete_model
+from .stored_names import complete_model, complete_model_or_path
 
 _NOTHING = RefusedFlags(not_yet={}, renamed={"f": "use --yes", "force": "use --yes", "cache-dir": "use --download-dir"})
 T = TypeVar("T")
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem] | list[str]]
 
 
 def models_command() -> click.Group:
@@ -80,7 +82,7 @@ def _show_command() -> click.Command:
         return show(model, config, _say)
 
     return FlagCommand(
-        "show", config_flags(ShowConfig), {}, [_model()], show,
+        "show", config_flags(ShowConfig), {}, [_model(complete_model_or_path)], show,
         "Say what MODEL is: architecture, parameters, quantization, context, chat template, what it takes. Of a hub "
         "model that is not here, config.json is fetched and nothing else.",
         _NOTHING,
@@ -92,8 +94,8 @@ def _say(line: str) -> None:
     click.echo(safe_text(line) if sys.stdout.isatty() else line)
 
 
-def _model() -> click.Argument:
-    return click.Argument(["model"], metavar="MODEL", shell_complete=complete_model)
+def _model(complete: Complete = complete_model) -> click.Argument:
+    return click.Argument(["model"], metavar="MODEL", shell_complete=complete)
 
 
 def _config(config: Callable[..., T]) -> T:

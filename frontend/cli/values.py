@@ -79,6 +79,10 @@ class Text(click.ParamType[str]):
             raise click.BadParameter(f"the value is missing: {value} follows.", ctx, param)
         return value
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Have a shell complete paths, which many a text is; without, it would offer nothing."""
+        return [CompletionItem(incomplete, type="file")]
+
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Return an environment variable's value whole: click would split it at spaces, and a key may hold some."""
         return [rv]

@@ -17,9 +17,11 @@ from pagewire.frontend.cli.chat import chat_command, complete_command
 from pagewire.frontend.cli.collect_env import collect_env_command
 from pagewire.frontend.cli.main import main, program, run
 from pagewire.frontend.cli.run_batch import run_batch_command
-from pagewire.frontend.cli.stored_names import complete_model
+from pagewire.frontend.cli.stored_names import complete_model, complete_model_or_path
 from pagewire.frontend.cli.top import top_command
 from pagewire.ipc.errors import ConfigError, InvalidRequest
+
+NAME = "SmolLM2-135M-Instruct"
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +153,8 @@ def test_each_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]
 def test_a_shell_completes_commands_flags_and_words():
     code = "import sys; sys.argv = ['pagewire']; from pagewire.frontend.cli.main import main; main()"
     for words, completed in (("pagewire cha", "chat"), ("pagewire serve --max-model", "--max-model-len"),
-                             ("pagewire serve --dtype bf", "bfloat16")):  # fmt: skip
+                             ("pagewire serve --dtype bf", "bfloat16"), ("pagewire serve --model smol", NAME),
+                             ("pagewire run-batch -i ./requests", "./requests")):  # fmt: skip
         environment = {"_PAGEWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         result = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
@@ -164,7 +167,9 @@ def test_fetched_models_are_completed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     ctx, param = click.Context(click.Command("x")), click.Argument(["model"])
     assert complete_model(ctx, param, "AC") == ["acme/tiny"]
-    assert complete_model(ctx, param, "smol") == ["SmolLM2-135M-Instruct"]
+    assert complete_model(ctx, param, "smol") == [NAME]
+    assert [(item.type, item.value) for item in complete_model_or_path(ctx, param, "acme/")] == [("plain", "acme/tiny")]
+    assert [(item.type, item.value) for item in complete_model_or_path(ctx, param, "./t")] == [("file", "./t")]
 
 
 def test_a_bug_report_holds_no_secret(monkeypatch: pytest.MonkeyPatch):
