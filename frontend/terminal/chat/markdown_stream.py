@@ -15,6 +15,7 @@ from rich.text import Text
 from ..safe_text import safe_text
 
 _REDRAW_S = 0.08
+_PAUSE_BY_COST = 3.0  # after drawing what is long: most of the time is for what comes
 _MARGIN = 2  # lines of the screen that the growing block leaves free
 
 
@@ -32,7 +33,7 @@ class MarkdownStream:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._rest = ""
         self._is_reasoning = False
-        self._drawn_s = float("-inf")
+        self._next_draw_s = float("-inf")
 
     def __enter__(self) -> MarkdownStream:
         self._live.start()
@@ -52,10 +53,12 @@ class MarkdownStream:
             self._rest, self._is_reasoning = "", is_reasoning
         finished, self._rest = split_finished(self._rest + safe_text(text))
         self._print(finished)
-        now = self._clock()
-        if finished or now - self._drawn_s >= _REDRAW_S:
-            self._drawn_s = now
-            self._live.update(_Tail(self._drawn(self._rest), self._console), refresh=True)
+        began = self._clock()
+        if finished or began >= self._next_draw_s:
+            num_lines = max(1, self._console.size.height - _MARGIN)
+            self._live.update(_Tail(self._drawn(without_early_code(self._rest, num_lines)), num_lines), refresh=True)
+            ended = self._clock()
+            self._next_draw_s = ended + max(_REDRAW_S, _PAUSE_BY_COST * (ended - began))
 
     def _print(self, text: str) -> None:
         if text.strip():
@@ -74,23 +77,38 @@ def split_finished(text: str) -> tuple[str, str]:
     fence = ""
     for line in text.splitlines(keepends=True):
         position += len(line)
-        stripped = line.strip()
-        if fence:
-            if stripped.startswith(fence) and not stripped.strip(fence[0]):
-                fence = ""
-        elif stripped.startswith(("```", "~~~")):
-            fence = stripped[: len(stripped) - len(stripped.lstrip(stripped[0]))]
-        elif not stripped and line.endswith("\n"):
+        fence = _fence_after(line, fence)
+        if not fence and not line.strip() and line.endswith("\n"):
             end = position
     return text[:end], text[end:]
+
+
+def without_early_code(text: str, num_lines: int) -> str:
+    """Return a Markdown text; if it ends within fenced code, with the last so many lines of that alone."""
+    lines = text.splitlines(keepends=True)
+    fence, begin = "", 0
+    for number, line in enumerate(lines, start=1):
+        was_open, fence = bool(fence), _fence_after(line, fence)
+        if fence and not was_open:
+            begin = number
+    return "".join([*lines[:begin], *lines[max(begin, len(lines) - num_lines) :]]) if fence else text
+
+
+def _fence_after(line: str, fence: str) -> str:
+    """Return what will end the code that is open after a line, "" if none is; `fence` is that before the line."""
+    stripped = line.strip()
+    if fence:
+        return "" if stripped.startswith(fence) and not stripped.strip(fence[0]) else fence
+    is_fence = stripped.startswith(("```", "~~~"))
+    return stripped[: len(stripped) - len(stripped.lstrip(stripped[0]))] if is_fence else ""
 
 
 class _Tail:
     """The last lines of something, as many as the screen holds: what is drawn over can't be what scrolled away."""
 
-    def __init__(self, renderable: RenderableType, console: Console) -> None:
+    def __init__(self, renderable: RenderableType, num_lines: int) -> None:
         self._renderable = renderable
-        self._num_lines = max(1, console.size.height - _MARGIN)
+        self._num_lines = num_lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self._renderable, options.update(height=None), pad=False)

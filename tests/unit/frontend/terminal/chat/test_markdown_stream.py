@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pagewire.frontend.terminal.chat.markdown_stream import MarkdownStream, split_finished
+from pagewire.frontend.terminal.chat.markdown_stream import MarkdownStream, split_finished, without_early_code
 
 
 def test_a_block_is_over_at_an_empty_line_outside_of_code():
@@ -23,6 +23,24 @@ def test_nothing_is_lost_and_finished_blocks_stay_finished(pieces: list[str]):
     finished, rest = split_finished(text)
     assert finished + rest == text
     assert split_finished(rest)[0] == ""
+
+
+def test_code_that_has_scrolled_away_is_not_drawn_again():
+    code = "Text:\n```py\n" + "".join(f"{number}\n" for number in range(50))
+    assert without_early_code(code, 3) == "Text:\n```py\n47\n48\n49\n"
+    assert without_early_code(code, 60) == code
+    assert without_early_code(code + "```\n", 3) == code + "```\n"
+    assert without_early_code("", 3) == ""
+
+
+def test_what_takes_long_to_draw_is_drawn_less_often():
+    console = Console(file=io.StringIO(), force_terminal=True, width=40, height=6)
+    times = iter([0.0, 1.0, 3.9, 4.0, 5.0, 9.0])  # begins and ends: each drawing takes a second
+    with MarkdownStream(console, lambda: next(times)) as stream:
+        for piece in ("a ", "b ", "c "):
+            stream.add(piece, False)
+    assert list(times) == [9.0]
+    assert "a b c" in console.file.getvalue()
 
 
 def test_an_answer_is_drawn_whole_and_what_a_terminal_obeys_is_not():
