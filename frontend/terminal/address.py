@@ -18,13 +18,14 @@ def checked_url(url: str) -> str:
     Raises:
         ConfigError: it is no address of HTTP.
     """
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url {url} must start with http:// or https://.")
     try:
         parts = urlsplit(url)
         is_whole = bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is none, half an IPv6 address
         is_whole = False
+    if not url.lower().startswith(("http://", "https://")):
+        raise ConfigError(f"--url {url} must start with http:// or https://.")
     if not is_whole:
         raise ConfigError(f"--url {url} must name a host, and a port between 1 and 65535 if one: http://host:8000.")
-    return url.rstrip("/").removesuffix("/v1")
+    # Many copy the address of an endpoint; and a proxy may have the server below a path of its own.
+    return f"{url}/".partition("/v1/")[0].rstrip("/")

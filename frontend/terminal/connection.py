@@ -41,7 +41,7 @@ class ServerConnection:
     def __init__(self, url: str, *, api_key: str | None = None, uds: str | None = None) -> None:
         self.url = checked_url(url)
         self._thread = LoopThread("terminal")
-        self._session = self._thread.run(_open_session(self.url, api_key, uds))
+        self._session = self._thread.run(_open_session(api_key, uds))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: what asyncio sends
         """Run a coroutine that uses this connection; Ctrl-C cancels it."""
@@ -93,12 +93,18 @@ class ServerConnection:
             MachineError: the server can't be reached, or the connection broke.
         """
         data = None if body is None else msgspec.json.encode(body)
+        has_begun = False
         try:
-            async with self._session.request(method, path, data=data) as response:
+            async with self._session.request(method, self.url + path, data=data) as response:
                 if response.status >= 400:
                     raise _refusal(response.status, await response.read(), self.url)
+                has_begun = True
                 yield response
         except (aiohttp.ClientError, OSError) as exc:
+            if has_begun and not isinstance(exc, aiohttp.ClientError):
+                raise  # of who takes the answer: its own output is closed, say
+            if has_begun:
+                raise MachineError(f"{self.url} broke the connection off in the middle of its answer.") from exc
             fault = describe_failure(exc) or type(exc).__name__
             raise MachineError(f"{self.url} can't be reached: {fault}; is `pagewire serve` running there?") from exc
 
@@ -109,7 +115,7 @@ class ServerConnection:
             aiohttp.ClientError: it gives no answer.
             OSError: the same.
         """
-        async with self._session.post(path, data=msgspec.json.encode(body)) as response:
+        async with self._session.post(self.url + path, data=msgspec.json.encode(body)) as response:
             return response.status, response.headers, await response.read()
 
     def close(self) -> None:
@@ -126,14 +132,22 @@ class ServerConnection:
             raise MachineError(f"{self.url} says nothing for {_LOOK_TIMEOUT_S:g} s: it stands still.") from exc
 
     async def _stream(self, path: str, body: Mapping[str, object], take: Callable[[JsonObject], None]) -> None:
+        is_over = False
         async with self.request("POST", path, body) as response:
             async for line in response.content:
+                if not line.startswith(_DATA):
+                    continue
                 data = line.removeprefix(_DATA).strip()
-                if line.startswith(_DATA) and data != _DONE:
-                    event = _decode(data)
-                    if event.get("error"):
-                        raise EngineError(_message(event) or "the stream broke off with an error.")
-                    take(event)
+                if data == _DONE:
+                    is_over = True
+                    continue
+                event = _decode(data)
+                if event.get("error"):
+                    raise EngineError(_message(event) or "the stream broke off with an error.")
+                is_over = is_over or any(choice.get("finish_reason") for choice in event.get("choices") or ())
+                take(event)
+        if not is_over:  # a proxy that is stopped ends what it passes on as if that were all
+            raise MachineError(f"{self.url} ended its answer before it was whole.")
 
 
 def is_serving(url: str) -> bool:
@@ -149,16 +163,15 @@ def explain_unknown_model(name: str, known: list[str]) -> str:
     """Return one line on a model that a server does not have."""
     matches = get_close_matches(name.lower(), [each.lower() for each in known], n=1, cutoff=0.5)
     part = next((each for each in known if name.lower() in each.lower() or each.lower() in matches), None)
-    guess = f"did you mean {part}? " if part is not None else ""
-    return f"there is no model {name}; {guess}The server has {', '.join(known) or 'none'}."
+    guess = f"; did you mean {part}?" if part is not None else "."
+    return f"there is no model {name}{guess} The server has {', '.join(known) or 'none'}."
 
 
-async def _open_session(url: str, api_key: str | None, uds: str | None) -> aiohttp.ClientSession:
+async def _open_session(api_key: str | None, uds: str | None) -> aiohttp.ClientSession:
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     return aiohttp.ClientSession(
-        url,
         connector=aiohttp.UnixConnector(uds, limit=0) if uds is not None else aiohttp.TCPConnector(limit=0),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),

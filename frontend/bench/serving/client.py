@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -196,6 +197,8 @@ def describe_failure(error: Exception) -> str:
     if not isinstance(error, aiohttp.ClientConnectorError):
         return str(error)
     cause = error.os_error
+    if isinstance(cause, ssl.SSLError):  # its number is none of the system's
+        return f"TLS fails, as it does where http:// is spoken: {cause.strerror}"
     if cause.errno is not None and cause.errno > 0:
         return os.strerror(cause.errno)
     return cause.strerror or str(cause)  # the resolver's numbers are below zero

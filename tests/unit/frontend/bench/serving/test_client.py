@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from itertools import count
 
@@ -162,6 +163,10 @@ async def test_a_connection_that_breaks_is_an_outcome():
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 9)"), "Connection refused"),
         (OSError(-2, "Name or service not known"), "Name or service not known"),
         (OSError("Multiple exceptions: a, b"), "Multiple exceptions: a, b"),
+        (
+            ssl.SSLError(1, "[SSL] record layer failure"),
+            "TLS fails, as it does where http:// is spoken: [SSL] record layer failure",
+        ),
     ],
 )
 def test_failed_connection_is_described_by_its_cause(cause: OSError, text: str):
