@@ -117,7 +117,7 @@ class Engine(RequestEnds):
         """
         try:
             validate_request(request, self._limits)
-            adapter_id = self._adapters.find(request.adapter)
+            adapter_id = self._adapters.find(request.adapter, request.adapter_digest)
             self.grammars.check(request)
             if (client, request.request_id) in self._processor.requests:
                 raise InvalidRequest(
@@ -138,6 +138,7 @@ class Engine(RequestEnds):
             max_model_len=self._limits.max_model_len,
             has_priority=self._has_priority,
             adapter_id=adapter_id,
+            adapter_digest=self._adapters.digest_of(adapter_id),
         )
         self._cache.prepare(accepted)
         self._suspects.accept(accepted, request.num_deaths)

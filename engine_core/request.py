@@ -61,6 +61,7 @@ class Request:
         arrival: the core's running number of the request; first come, first served goes by it.
         arrival_s, deadline_s: when it came, and when its time is over (None: never), on the loop's monotonic clock.
         adapter_id: load id of its LoRA adapter; 0: none.
+        adapter_digest: of that adapter's files; empty: of none.
         sampling: what rows draw with; without prompt logprobs once those were told.
         pooling: how the prompt becomes one vector; empty: tokens are drawn.
         normalizes: whether that vector is scaled to length 1.
@@ -81,6 +82,7 @@ class Request:
     """
 
     __slots__ = (
+        "adapter_digest",
         "adapter_id",
         "arrival",
         "arrival_s",
@@ -125,6 +127,7 @@ class Request:
         max_model_len: int,
         has_priority: bool,
         adapter_id: int = 0,
+        adapter_digest: str = "",
     ) -> None:
         task = message.task if isinstance(message.task, GenerateTask) else _NO_TOKENS
         embed = message.task if isinstance(message.task, EmbedTask) else None
@@ -142,6 +145,7 @@ class Request:
         self.max_num_tokens = self.num_prompt_tokens + (room if task.max_tokens is None else min(task.max_tokens, room))
         self.cache_salt = message.cache_salt
         self.adapter_id = adapter_id
+        self.adapter_digest = adapter_digest
         adapter = str(adapter_id) if adapter_id else ""
         self.extras: Extras = cache_extras(salt=message.cache_salt, adapter=adapter)
         self.arrival = arrival

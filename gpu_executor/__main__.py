@@ -124,10 +124,14 @@ def _answer(inbox: CoreInbox, worker: Worker, reply: FromExecutor | None) -> Non
         while True:
             if reply is not None:
                 inbox.send(reply)
-            message = inbox.recv()
+            for answer in worker.take_background_answers():
+                inbox.send(answer)
+            message = inbox.try_recv()
             if isinstance(message, Shutdown):
                 return
-            reply = worker.handle(message)
+            if message is None:
+                inbox.wait(fd=worker.background_fd)
+            reply = None if message is None else worker.handle(message)
     except Stopped:
         return
     finally:

@@ -46,7 +46,11 @@ class CompletionNotice:
             os.read(self.fd, 4096)
 
 
-class _WaitingThread(threading.Thread):
+class TorchThread(threading.Thread):
+    """A thread that never ends, and that may be in torch when the process does."""
+
+
+class _WaitingThread(TorchThread):
     """Waits for one thing after the other, and writes a byte after each."""
 
     def __init__(self, watched: queue.SimpleQueue[Completable], write_fd: int) -> None:
@@ -63,7 +67,7 @@ class _WaitingThread(threading.Thread):
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process as `sys.exit` does, whatever a `CompletionNotice` waits for.
+    """End this process as `sys.exit` does, whatever a `TorchThread` is at.
 
     A thread that comes back from a library while the interpreter shuts down is ended where it asks for the interpreter.
     In the midst of torch's C++ that ends the process by SIGABRT instead. So with such a thread the interpreter does not
@@ -72,7 +76,7 @@ def end_process(code: int) -> NoReturn:
     Args:
         code: of the exit.
     """
-    if any(isinstance(thread, _WaitingThread) for thread in threading.enumerate()):
+    if any(isinstance(thread, TorchThread) for thread in threading.enumerate()):
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -118,10 +118,11 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
     graphs = _make_graphs(plan, target.model, kv_cache, buffers, use)
     runner = _make_runner(target, kv_cache, drafts, sampler, graphs, _link_stages(plan, peers))
     runner.adapters = adapters
+    digests: dict[int, str] = {}
     failed_adapters: dict[int, ErrorInfo] = {}
     if adapters is not None:
         with startup.phase("adapters"):
-            failed_adapters = _load_adapters(adapters, message)
+            digests, failed_adapters = _load_adapters(adapters, message)
     with startup.phase("warm-up"):
         _run_one_token(runner, message.executor_epoch)
     if graphs is not None and peers.of_layers.size > 1:
@@ -138,6 +139,7 @@ def load_executor(message: LoadModel, host: HostLimits, startup: StartupClock) -
         startup=startup.phases,
         memory=budget,
         failed_adapters=failed_adapters,
+        adapter_digests=digests,
     )
     return LoadedExecutor(runner=runner, ops=plan.ops, ready=ready)
 
@@ -203,16 +205,21 @@ def _make_adapter_store(target: LoadedModel) -> AdapterStore | None:
     return AdapterStore(reader)
 
 
-def _load_adapters(adapters: AdapterStore, message: LoadModel) -> dict[int, ErrorInfo]:
-    """Read the adapters that there are; return why those can't be that could once."""
-    failed = {}
+def _load_adapters(adapters: AdapterStore, message: LoadModel) -> tuple[dict[int, str], dict[int, ErrorInfo]]:
+    """Read the adapters that there are; return their digests, and why those can't be read that could once."""
+    digests: dict[int, str] = {}
+    failed: dict[int, ErrorInfo] = {}
     for adapter in message.adapters:
         if message.num_blocks is None:  # the first start, which tells its user
-            adapters.load(adapter)
-        elif (error := adapters.try_load(adapter)) is not None:
-            logger.error("adapter %r is lost: %s", adapter.name, error.message)
-            failed[adapter.load_id] = error
-    return failed
+            digests[adapter.load_id] = adapters.load(adapter)
+            continue
+        match adapters.try_load(adapter):
+            case str() as digest:
+                digests[adapter.load_id] = digest
+            case error:
+                logger.error("adapter %r is lost: %s", adapter.name, error.message)
+                failed[adapter.load_id] = error
+    return digests, failed
 
 
 def _make_sampler(plan: LoadPlan) -> Drawing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import zmq
@@ -44,6 +45,15 @@ class PipelinedWorker(Protocol):
         """Answer a message."""
         ...
 
+    @property
+    def background_fd(self) -> int | None:
+        """Readable when there are background answers; None: never."""
+        ...
+
+    def take_background_answers(self) -> Sequence[FromExecutor]:
+        """Return the answers to what was done beside the steps, and is done by now."""
+        ...
+
     def must_pause(self) -> bool:
         """Say whether steps are to be held up for a call of `idle`."""
         ...
@@ -80,6 +90,8 @@ class StepPipeline:
         self._poller = zmq.Poller()
         self._poller.register(inbox.socket, zmq.POLLIN)
         self._poller.register(self._notice.fd, zmq.POLLIN)
+        if worker.background_fd is not None:
+            self._poller.register(worker.background_fd, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve until the core says `Shutdown`; steps in flight are dropped then."""
@@ -125,15 +137,17 @@ class StepPipeline:
         """Return the next message; finish steps and do idle work until it is there."""
         quiet_ms = QUIET_MS
         may_idle = True
-        while (message := self._inbox.try_recv()) is None:
+        while True:
+            for answer in self._worker.take_background_answers():
+                self._inbox.send(answer)
+            message = self._inbox.try_recv()
+            if message is not None:
+                return message
             if self._in_flight:
                 self._advance()
-            elif not may_idle:
-                return self._inbox.recv()
-            elif not self._inbox.socket.poll(quiet_ms):
+            elif not self._inbox.wait(quiet_ms if may_idle else None, fd=self._worker.background_fd):
                 may_idle = self._worker.idle()
                 quiet_ms = 0  # while it is at it
-        return message
 
     def _advance(self) -> None:
         """Finish the oldest step, or wait for its end or a message."""

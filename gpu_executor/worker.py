@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from pagewire.ipc.channels import PairChannel
@@ -22,6 +23,7 @@ from pagewire.ipc.steps import (
     UnloadAdapter,
 )
 
+from .adapters.background import AdapterLoads
 from .core_inbox import MaskSource
 from .host_limits import HostLimits
 from .loading import StartupClock, load_executor
@@ -33,7 +35,6 @@ from .step_profile import trace_channel, trace_runner
 # The first capture compiles kernels for shapes that no step has had: on a slow and busy machine, many seconds each.
 _CAPTURE_LIMIT_S = 120.0
 _COMPILATION_LIMIT_S = 120.0
-_ADAPTER_LIMIT_S = 60.0  # hundreds of megabytes at most, from whatever disk
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,16 @@ class Worker:
         self._long_work: LongWork | None = None
         self._max_steps_in_flight = 1
         self._is_output_rank = True
+        self._adapter_loads: AdapterLoads | None = None
+
+    @property
+    def background_fd(self) -> int | None:
+        """Readable when `take_background_answers` has something to return; None: never."""
+        return None if self._adapter_loads is None else self._adapter_loads.fd
+
+    def take_background_answers(self) -> Sequence[FromExecutor]:
+        """Return the answers to what was done beside the steps, and is done by now."""
+        return () if self._adapter_loads is None else self._adapter_loads.take()
 
     @property
     def launches_ahead(self) -> bool:
@@ -83,7 +94,8 @@ class Worker:
     ) -> FromExecutor | None:
         """Do what a message asks and return the answer.
 
-        None for a step of another epoch; and but for loads, the engine's output rank alone answers.
+        None for a step of another epoch, and for an adapter, which is read beside the steps; and but for loads, the
+        engine's output rank alone answers.
 
         Raises:
             StartError: the model can't be loaded.
@@ -143,6 +155,8 @@ class Worker:
         self._is_output_rank = rank == mesh.output_rank
         loaded = load_executor(message, self._host, StartupClock((("imports", round(self._import_s, 3)),)))
         self._runner = loaded.runner
+        if loaded.runner.adapters is not None:
+            self._adapter_loads = AdapterLoads(loaded.runner.adapters)
         if self._channel is not None:
             self._long_work = LongWork(self._channel.send, message.executor_epoch)
             loaded.ops.watch_compilations(AnnouncedCompilations(self._long_work, _COMPILATION_LIMIT_S))
@@ -159,16 +173,12 @@ class Worker:
         logger.debug("memory: %s", loaded.ready.memory)
         return loaded.ready
 
-    def _load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
-        load_id = message.adapter.load_id
-        assert self._runner is not None, "the core loads adapters once the model is loaded"
-        if self._runner.adapters is None:
+    def _load_adapter(self, message: LoadAdapter) -> AdapterLoaded | None:
+        if self._adapter_loads is None:
             error = InvalidRequest("Adapters are served with --enable-lora.").to_info()
-            return AdapterLoaded(executor_epoch=message.executor_epoch, load_id=load_id, error=error)
-        reason = f"loading adapter {message.adapter.name!r}"
-        with nullcontext() if self._long_work is None else self._long_work.during(reason, _ADAPTER_LIMIT_S):
-            failure = self._runner.adapters.try_load(message.adapter)
-        return AdapterLoaded(executor_epoch=message.executor_epoch, load_id=load_id, error=failure)
+            return AdapterLoaded(executor_epoch=message.executor_epoch, load_id=message.adapter.load_id, error=error)
+        self._adapter_loads.begin(message)
+        return None
 
     def _call(self, message: CallUtility) -> UtilityResult:
         """Answer a utility call: `batch_rows` gives [row_id, num_tokens, block_ids] of every row held."""

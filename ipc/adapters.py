@@ -14,9 +14,12 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_d
             adapter, though its name and path are the same. KV blocks are found by it.
         path: its directory on the host that computes, in the form that PEFT writes.
         base_model_name: the name of the model that it was made for, for `GET /v1/models`; empty: the served one.
+        digest: of its files, from when the executors have read them; empty before. Other files of the same name and
+            path are another adapter.
     """
 
     name: str
     load_id: int
     path: str
     base_model_name: str = ""
+    digest: str = ""

@@ -12,7 +12,7 @@ from .requests import ClientMessage, Message
 from .steps import FromExecutor, ToExecutor
 
 # Counts up with every change of a message in ipc/requests.py, ipc/outputs.py or their parts.
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 T = TypeVar("T")
 

@@ -17,11 +17,19 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 
 
 class LoraModule(NamedTuple):
-    """One adapter as the command line names it: a name, its directory, and what it was made for (or nothing)."""
+    """One adapter as the command line names it.
+
+    Attributes:
+        name: how requests ask for it.
+        path: its directory.
+        base_model_name: what it was made for; empty: the served model.
+        digest: of its files, as `list_adapters` tells it: others are not taken. Empty: whatever is there.
+    """
 
     name: str
     path: str
     base_model_name: str = ""
+    digest: str = ""
 
 
 class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +104,7 @@ class _JsonModule(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     path: str
     base_model_name: str | None = None
+    digest: str | None = None
 
 
 def _read_module(text: str) -> LoraModule:
@@ -106,7 +115,7 @@ def _read_module(text: str) -> LoraModule:
             raise ConfigError(
                 f'--lora-modules {text}: {exc}; give {{"name": ..., "path": ...}}, or name=path.'
             ) from exc
-        module = LoraModule(given.name, given.path, given.base_model_name or "")
+        module = LoraModule(given.name, given.path, given.base_model_name or "", given.digest or "")
     else:
         name, separator, path = text.partition("=")
         if not separator:

@@ -80,12 +80,14 @@ class RequestStart(msgspec.Struct, frozen=True, kw_only=True, array_like=True, o
         num_cached_tokens: prompt tokens whose KV came from the prefix cache at first admission.
         queue_s: seconds from the core's receipt to the first schedule.
         prompt_logprobs: one entry a prompt token but the first, or empty.
+        adapter_digest: of the files of the adapter that it is computed with; empty: of none.
     """
 
     request_id: int
     num_cached_tokens: int = 0
     queue_s: float = 0.0
     prompt_logprobs: list[TokenLogprobs] = []
+    adapter_digest: str = ""
 
 
 class Embedding(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -92,6 +92,8 @@ class AddRequest(Message, frozen=True, kw_only=True):
         is_readded: an earlier core had accepted it: neither a full queue nor draining keeps it out.
         resumed_children: once its prefill was complete, the children that have not finished, ascending; empty before.
         num_deaths: cores that ended since the client last got a token of it; at 2 it runs alone until it commits one.
+        adapter_digest: of a request that is added again, what its `RequestStart` said: one whose adapter has other
+            weights by now fails, rather than go on with them.
     """
 
     request_id: int
@@ -105,6 +107,7 @@ class AddRequest(Message, frozen=True, kw_only=True):
     is_readded: bool = False
     resumed_children: list[ResumedChild] = []
     num_deaths: int = 0
+    adapter_digest: str = ""
 
     @property
     def n(self) -> int:

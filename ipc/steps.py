@@ -50,7 +50,7 @@ class LoadModel(Message, frozen=True, kw_only=True):
 
 
 class LoadAdapter(Message, frozen=True, kw_only=True):
-    """Read an adapter, after the steps that were sent before. Every rank answers with `AdapterLoaded`."""
+    """Read an adapter, beside the steps. Every rank answers with `AdapterLoaded` when rows may have it."""
 
     executor_epoch: int
     adapter: Adapter
@@ -223,6 +223,7 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
         memory: one line with the whole memory budget.
         device_name: for people, as "NVIDIA H200"; empty for a CPU.
         failed_adapters: load ids of those of `LoadModel` that can't be read any more, and why.
+        adapter_digests: load ids of all others, and the digests of their files.
     """
 
     executor_epoch: int
@@ -234,17 +235,20 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     memory: str = ""
     device_name: str = ""
     failed_adapters: dict[int, ErrorInfo] = {}
+    adapter_digests: dict[int, str] = {}
 
 
 class AdapterLoaded(Message, frozen=True, kw_only=True):
     """The answer of a rank to `LoadAdapter`.
 
     Attributes:
+        digest: of its files.
         error: why it can't be read; nothing else has changed then.
     """
 
     executor_epoch: int
     load_id: int
+    digest: str = ""
     error: ErrorInfo | None = None
 
 

@@ -2,12 +2,12 @@
 
 load_adapter     name, path, base_model_name, load_inplace -> True once every executor has it
 unload_adapter   name -> True; requests that have the adapter run to their ends
-list_adapters    name, load_id, path and base_model_name of each that can be asked for
+list_adapters    name, load_id, path, base_model_name and digest of each that can be asked for
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.steps import AdapterLoaded, LoadAdapter, UnloadAdapter
 
+from .ranks import files_differ
 from .registry import AdapterRegistry
 
 METHODS = frozenset({"load_adapter", "unload_adapter", "list_adapters"})
@@ -37,6 +38,7 @@ class _Load:
     client: ClientId
     call_id: int
     num_awaited: int
+    digest: str = ""
     error: ErrorInfo | None = None
 
 
@@ -85,12 +87,18 @@ class AdapterCalls:
             return
         load.num_awaited -= 1
         load.error = load.error or message.error
+        if load.digest and message.digest and message.digest != load.digest:
+            load.error = load.error or files_differ()
+        load.digest = load.digest or message.digest
         if not load.num_awaited:
             self._end(message.load_id, load)
 
-    def executors_ready(self, epoch: int, failed: Collection[int]) -> None:
-        """Note that executors take orders, and which adapters they can't read any more."""
+    def executors_ready(
+        self, epoch: int, failed: Mapping[int, ErrorInfo], digests: Mapping[int, str] | None = None
+    ) -> None:
+        """Note that executors take orders, which adapters they can't read any more, and what they read of others."""
         self._epoch = epoch
+        self._registry.note_digests(digests or {})
         if failed:
             self._registry.lose(failed)
             self._tell(self._registry.listed)
@@ -135,7 +143,7 @@ class AdapterCalls:
 
     def _end(self, load_id: int, load: _Load) -> None:
         del self._loads[load_id]
-        self._registry.finish(load_id, is_loaded=load.error is None)
+        self._registry.finish(load_id, is_loaded=load.error is None, digest=load.digest)
         if load.error is None:
             self._tell(self._registry.listed)
         elif self._epoch is not None:  # some ranks may have it

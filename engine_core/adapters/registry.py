@@ -6,10 +6,12 @@ it run to their ends. What is loaded under a name that is taken gets a load id o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+import msgspec
 
 from pagewire.ipc.adapters import Adapter
-from pagewire.ipc.errors import InvalidRequest, NotFound
+from pagewire.ipc.errors import ErrorInfo, InvalidRequest, NotFound
 from pagewire.ipc.lora_config import LoraConfig, check_adapter_name
 
 NO_ADAPTER = 0
@@ -30,8 +32,9 @@ class AdapterRegistry:
         self._named: dict[str, Adapter] = {}
         self._loading: dict[int, Adapter] = {}
         self._leaving: dict[int, Adapter] = {}
+        self._lost: dict[str, str] = {}  # name -> why
         for module in config.modules:
-            self._named[module.name] = self._number(module.name, module.path, module.base_model_name)
+            self._named[module.name] = self._number(*module)
 
     @property
     def listed(self) -> list[Adapter]:
@@ -48,20 +51,45 @@ class AdapterRegistry:
         """Whether the executors are to be rid of one, as soon as no request has it."""
         return bool(self._leaving)
 
-    def find(self, name: str) -> int:
+    def find(self, name: str, digest: str = "") -> int:
         """Return the load id of an adapter by its name; `NO_ADAPTER` of the empty name.
 
+        Args:
+            name: of the adapter.
+            digest: of the one that a request's tokens so far were computed with; empty: it has none, or nobody knows.
+
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is none of that name, or its weights are others.
         """
         if not name:
             return NO_ADAPTER
         adapter = self._named.get(name)
+        if adapter is None and name in self._lost:
+            raise NotFound(self._lost[name], param="model")
         if adapter is None:
             raise NotFound(
                 f"The adapter {name!r} is not loaded; loaded are: {', '.join(self._named) or 'none'}.", param="model"
             )
+        if digest and adapter.digest and digest != adapter.digest:
+            raise NotFound(
+                f"The adapter {name!r} has other weights now than those that the tokens of this request so far were "
+                f"computed with (digest {adapter.digest}, not {digest}); send the request again.",
+                param="model",
+            )
         return adapter.load_id
+
+    def digest_of(self, load_id: int) -> str:
+        """Return the digest of an adapter's files; empty for `NO_ADAPTER`, and while executors have not read them."""
+        return next((adapter.digest for adapter in self.held if adapter.load_id == load_id), "")
+
+    def note_digests(self, digests: Mapping[int, str]) -> None:
+        """Take note of what executors have read, by load id."""
+
+        def noted(adapter: Adapter) -> Adapter:
+            return msgspec.structs.replace(adapter, digest=digests.get(adapter.load_id, adapter.digest))
+
+        self._leaving = {load_id: noted(adapter) for load_id, adapter in self._leaving.items()}
+        self._named = {name: noted(adapter) for name, adapter in self._named.items()}
 
     def begin(self, name: str, path: str, base_model_name: str, *, is_inplace: bool) -> Adapter:
         """Number a load that the executors are to be told of; `finish` says how it went.
@@ -100,11 +128,12 @@ class AdapterRegistry:
         self._loading[adapter.load_id] = adapter
         return adapter
 
-    def finish(self, load_id: int, *, is_loaded: bool) -> None:
-        """End a load: the adapter can be asked for, or there is none."""
-        adapter = self._loading.pop(load_id)
+    def finish(self, load_id: int, *, is_loaded: bool, digest: str = "") -> None:
+        """End a load: the adapter, of files of this digest, can be asked for, or there is none."""
+        adapter = msgspec.structs.replace(self._loading.pop(load_id), digest=digest)
         if not is_loaded:
             return
+        self._lost.pop(adapter.name, None)
         before = self._named.pop(adapter.name, None)
         if before is not None:
             self._leaving[before.load_id] = before
@@ -122,8 +151,14 @@ class AdapterRegistry:
             raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
         self._leaving[adapter.load_id] = adapter
 
-    def lose(self, load_ids: Collection[int]) -> None:
-        """Forget adapters that executors can't read any more."""
+    def lose(self, errors: Mapping[int, ErrorInfo]) -> None:
+        """Forget adapters that executors can't read any more, but for why; by load id."""
+        self._lost |= {
+            adapter.name: errors[adapter.load_id].message
+            for adapter in self._named.values()
+            if adapter.load_id in errors
+        }
+        load_ids = errors.keys()
         self._leaving = {load_id: adapter for load_id, adapter in self._leaving.items() if load_id not in load_ids}
         self._named = {name: adapter for name, adapter in self._named.items() if adapter.load_id not in load_ids}
 
@@ -138,9 +173,9 @@ class AdapterRegistry:
             del self._leaving[load_id]
         return gone
 
-    def _number(self, name: str, path: str, base_model_name: str) -> Adapter:
+    def _number(self, name: str, path: str, base_model_name: str, digest: str = "") -> Adapter:
         self._num_loads += 1
-        return Adapter(name=name, load_id=self._num_loads, path=path, base_model_name=base_model_name)
+        return Adapter(name=name, load_id=self._num_loads, path=path, base_model_name=base_model_name, digest=digest)
 
     def _check_enabled(self) -> None:
         if not self._is_enabled:

@@ -64,7 +64,7 @@ class Calls:
 
     def executors_ready(self, ready: ExecutorReady) -> None:
         """Note that others are there."""
-        self._of_adapters.executors_ready(ready.executor_epoch, ready.failed_adapters)
+        self._of_adapters.executors_ready(ready.executor_epoch, ready.failed_adapters, ready.adapter_digests)
 
     def adapter_loaded(self, message: AdapterLoaded) -> None:
         """Take the answer of one executor."""

@@ -55,6 +55,7 @@ class Outbox:
                 num_cached_tokens=request.num_cached_tokens,
                 queue_s=scheduled_s - request.arrival_s,
                 prompt_logprobs=request.prompt_logprobs,
+                adapter_digest=request.adapter_digest,
             )
         )
 

@@ -29,6 +29,7 @@ from pagewire.ipc.steps import (
     UnloadAdapter,
 )
 
+from ..adapters.ranks import failed_adapters
 from .client import STOP_TIMEOUT_S, ExecutorGroup
 from .death import ExecutorDeath, find_cause, name_of
 from .placer import ExecutorPlacer
@@ -298,8 +299,7 @@ class ExecutorSupervisor:
         if self._lost_s is not None:
             logger.info("executor epoch %d takes steps, %.2f s after the loss", self.epoch, now - self._lost_s)
             self._lost_s = None
-        failed = {load_id: why for each in self._ready.values() for load_id, why in each.failed_adapters.items()}
-        return msgspec.structs.replace(message, failed_adapters=failed) if failed else message
+        return msgspec.structs.replace(message, failed_adapters=failed_adapters(self._ready.values()))
 
     def _check_right_to_answer(self, rank: int) -> None:
         if rank != self._mesh.output_rank:

@@ -30,10 +30,11 @@ class JournalEntry:
         is_sent: whether the core that the client is attached to, or was last, has been told of it.
         is_scheduled: whether that core has had it in a step.
         is_aborted: its user has asked for its end.
+        adapter_digest: of the files of the adapter that its tokens are computed with; empty: of none, or no token came.
     """
 
     __slots__ = (
-        "is_aborted", "is_scheduled", "is_sent", "living_children", "num_deaths", "num_deaths_alone",
+        "adapter_digest", "is_aborted", "is_scheduled", "is_sent", "living_children", "num_deaths", "num_deaths_alone",
         "output_token_ids", "request",
     )  # fmt: skip
 
@@ -46,6 +47,7 @@ class JournalEntry:
         self.is_sent = False
         self.is_scheduled = False
         self.is_aborted = False
+        self.adapter_digest = ""
 
     @property
     def is_suspect(self) -> bool:
@@ -108,4 +110,5 @@ class JournalEntry:
             # All children get their first token in the step that ends the prefill.
             resumed_children=resumed if any(self.output_token_ids) else [],
             num_deaths=self.num_deaths,
+            adapter_digest=self.adapter_digest,
         )

@@ -82,6 +82,7 @@ class Mailbox:
         self.is_accepted = True
         if self.start is None:  # a resumed request starts again; the first report stays
             self.start = start
+            self.entry.adapter_digest = start.adapter_digest
         self._note_change()
 
     def put_delta(self, delta: TokenDelta) -> None:

@@ -239,7 +239,7 @@ class _Core:
 
 
 def _with_adapters(config: EngineConfig, adapters: Sequence[Adapter]) -> EngineConfig:
-    modules = (LoraModule(each.name, each.path, each.base_model_name) for each in adapters)
+    modules = (LoraModule(each.name, each.path, each.base_model_name, each.digest) for each in adapters)
     lora = msgspec.structs.replace(config.lora, lora_modules=tuple(map(spell_module, modules)))
     return msgspec.structs.replace(config, lora=lora)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pagewire.checkpoint.lora.adapter_config import AdapterConfig, read_adapter_config
+from pagewire.checkpoint.lora.digest import digest_adapter, stamp_adapter
 from pagewire.checkpoint.lora.tensor_names import FILE_NAME, PICKLED_NAME, parse_name
 from pagewire.ipc.errors import ConfigError
 
@@ -32,6 +33,18 @@ class _Pair(NamedTuple):
     b: SafetensorsTensor
 
 
+class ReadAdapter(NamedTuple):
+    """An adapter that was read.
+
+    Attributes:
+        weights: its changes; on a device they are still to be put in place.
+        digest: of the files.
+    """
+
+    weights: AdapterWeights
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterReader:
     """Reads adapters for one model.
@@ -51,19 +64,56 @@ class AdapterReader:
     max_rank: int
 
     @torch.inference_mode()
-    def read(self, directory: Path) -> AdapterWeights:
-        """Return the changes of this stage's layers.
+    def read(self, directory: Path) -> ReadAdapter:
+        """Read the changes of this stage's layers, on whatever thread; `put_in_place` makes them ready for steps.
 
         Raises:
-            ConfigError: the files are no adapter, or none for this model. The message names what is wrong.
+            ConfigError: the files are no adapter, or none for this model, or were written to meanwhile. The message
+                names what is wrong.
+            OSError: they can't be read.
         """
         config = read_adapter_config(directory)
         config.check_rank(self.max_rank)
         layers = self.model.adapted_layers()
-        with open_safetensors_file(_weights_file(directory)) as tensors:
+        path = _weights_file(directory)
+        stamp = stamp_adapter(directory)
+        with open_safetensors_file(path) as tensors:
             pairs = _match(tensors, config, layers)
             here = layers[self.model.stage_layers.start : self.model.stage_layers.stop]
-            return AdapterWeights(tuple(self._read_layer(layer, pairs, config) for layer in here))
+            weights = AdapterWeights(tuple(self._read_layer(layer, pairs, config) for layer in here))
+        digest = digest_adapter(directory)
+        if stamp_adapter(directory) != stamp:
+            raise ConfigError(f"{directory}: the files were written to while they were read; load it again")
+        return ReadAdapter(weights, digest)
+
+    @torch.inference_mode()
+    def put_in_place(self, read: ReadAdapter) -> AdapterWeights:
+        """Return the changes as steps multiply by them, on the thread of the steps.
+
+        On a device a copy is quick, and what other threads do there would disturb the capture of a graph. On a CPU it
+        is all done by then.
+        """
+        if self._prepares_at_once:
+            return read.weights
+
+        def prepared(change: LowRank | None) -> LowRank | None:
+            return None if change is None else self._prepared(change)
+
+        return AdapterWeights(
+            tuple(
+                AdapterLayer(
+                    qkv=prepared(layer.qkv),
+                    output=prepared(layer.output),
+                    gate_up=prepared(layer.gate_up),
+                    down=prepared(layer.down),
+                )
+                for layer in read.weights.layers
+            )
+        )
+
+    @property
+    def _prepares_at_once(self) -> bool:
+        return self.device.type == "cpu"
 
     def most_bytes(self) -> int:
         """Return what an adapter of the highest rank takes that changes all that can be changed."""
@@ -102,10 +152,15 @@ class AdapterReader:
             rows = _values(pair.b.sliced(projection.part_of_b)) * config.scale_of(projection.module)
             b[projection.first_row : projection.first_row + len(rows), first : first + rank] = rows
             first += rank
-        return LowRank(self._prepare(a), self._prepare(b))
+        change = LowRank(DenseWeight(a.to(self.dtype)), DenseWeight(b.to(self.dtype)))
+        return self._prepared(change) if self._prepares_at_once else change
 
-    def _prepare(self, matrix: Tensor) -> LinearWeight:
-        return self.ops.prepare_weight(DenseWeight(matrix.to(self.device, self.dtype).contiguous()))
+    def _prepared(self, change: LowRank) -> LowRank:
+        def prepare(matrix: LinearWeight) -> LinearWeight:
+            assert isinstance(matrix, DenseWeight)
+            return self.ops.prepare_weight(DenseWeight(matrix.weight.to(self.device).contiguous()))
+
+        return LowRank(prepare(change.a), prepare(change.b))
 
 
 def _filled_up(num_ranks: int) -> int:

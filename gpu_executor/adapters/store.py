@@ -15,7 +15,7 @@ from pagewire.ipc.errors import ConfigError, EngineError, ErrorInfo, InvalidRequ
 from pagewire.ipc.steps import ExecuteStep, ScheduledRow
 
 from ..kernels.low_rank import AdapterTokens, AdapterWeights
-from .reading import AdapterReader
+from .reading import AdapterReader, ReadAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -40,32 +40,38 @@ class AdapterStore:
         """Return what an adapter takes here at most."""
         return self._reader.most_bytes()
 
-    def load(self, adapter: Adapter) -> None:
-        """Read an adapter.
+    def load(self, adapter: Adapter) -> str:
+        """Read an adapter and keep it; return the digest of its files.
 
         Raises:
-            ConfigError: it can't be read, or is not for this model.
+            ConfigError: it can't be read, or is not for this model, or not the one that it was.
         """
-        started = time.perf_counter()
-        try:
-            self._weights[adapter.load_id] = self._reader.read(Path(adapter.path))
-        except ConfigError as exc:
-            raise ConfigError(f"adapter {adapter.name!r}: {exc.message}") from exc
-        except OSError as exc:
-            # The path is a client's: too long a name, a link to itself, files of others.
-            raise ConfigError(f"adapter {adapter.name!r}: its files can't be read: {exc.strerror}.") from exc
-        logger.info("adapter %r: loaded in %.2f s", adapter.name, time.perf_counter() - started)
+        read = self._read(adapter)
+        self._weights[adapter.load_id] = self._reader.put_in_place(read)
+        return read.digest
 
-    def try_load(self, adapter: Adapter) -> ErrorInfo | None:
-        """Read an adapter; return why it can't be, None if it could."""
+    def try_load(self, adapter: Adapter) -> str | ErrorInfo:
+        """The same; return why it can't be loaded instead, if so."""
+        read = self.try_read(adapter)
+        if isinstance(read, ErrorInfo):
+            return read
+        return self.try_put(adapter, read) or read.digest
+
+    def try_read(self, adapter: Adapter) -> ReadAdapter | ErrorInfo:
+        """Read an adapter, on whatever thread, or say why it can't be; `try_put` keeps it."""
         try:
-            self.load(adapter)
+            return self._read(adapter)
         except ConfigError as exc:
             return InvalidRequest(exc.message, param="lora_path").to_info()
         except (MemoryError, torch.OutOfMemoryError):
-            return InvalidRequest(
-                f"adapter {adapter.name!r}: no memory is left to load it; unload another one.", param="lora_path"
-            ).to_info()
+            return _no_memory(adapter)
+
+    def try_put(self, adapter: Adapter, read: ReadAdapter) -> ErrorInfo | None:
+        """Keep an adapter that was read, between two steps; return why it can't be, None if it could."""
+        try:
+            self._weights[adapter.load_id] = self._reader.put_in_place(read)
+        except (MemoryError, torch.OutOfMemoryError):
+            return _no_memory(adapter)
         return None
 
     def unload(self, load_id: int) -> None:
@@ -101,6 +107,24 @@ class AdapterStore:
             self._last = (spans, self._divide(spans))
         return self._last[1]
 
+    def _read(self, adapter: Adapter) -> ReadAdapter:
+        started = time.perf_counter()
+        try:
+            read = self._reader.read(Path(adapter.path))
+        except ConfigError as exc:
+            raise ConfigError(f"adapter {adapter.name!r}: {exc.message}") from exc
+        except OSError as exc:
+            # The path is a client's: too long a name, a link to itself, files of others.
+            raise ConfigError(f"adapter {adapter.name!r}: its files can't be read: {exc.strerror}.") from exc
+        if adapter.digest not in ("", read.digest):
+            raise ConfigError(
+                f"adapter {adapter.name!r}: the files in {adapter.path} are not the ones that it was loaded from "
+                f"(their digest is {read.digest}, not {adapter.digest}): another answer would go on where it began. "
+                "Load the adapter again, from a directory that stays as it is."
+            )
+        logger.info("adapter %r: read in %.2f s", adapter.name, time.perf_counter() - started)
+        return read
+
     def _divide(self, spans: Sequence[tuple[int, int]]) -> tuple[AdapterTokens, ...]:
         device = self._reader.device
         of_token = np.repeat([load_id for load_id, _ in spans], [num_tokens for _, num_tokens in spans])
@@ -112,3 +136,9 @@ class AdapterStore:
             AdapterTokens(self._weights[load_id], torch.from_numpy(np.flatnonzero(of_token == load_id)).to(device))
             for load_id in load_ids
         )
+
+
+def _no_memory(adapter: Adapter) -> ErrorInfo:
+    return InvalidRequest(
+        f"adapter {adapter.name!r}: no memory is left to load it; unload another one.", param="lora_path"
+    ).to_info()

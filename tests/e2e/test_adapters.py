@@ -141,6 +141,33 @@ def test_streams_with_adapters_go_on_after_a_death(server: RunningServer, adapte
         change(server, "unload", lora_name="late")
 
 
+@pytest.mark.parametrize("module", ["pagewire.gpu_executor", "pagewire.engine_core"])
+def test_no_stream_goes_on_with_other_weights_of_the_same_name(
+    server: RunningServer, tmp_path: Path, module: str
+) -> None:
+    write_adapter(SPEC, tmp_path, seed=11)
+    assert change(server, "load", lora_name="late", lora_path=str(tmp_path))[0] == 200
+    bodies: list[dict[str, Any]] = [
+        {"model": name, "prompt": [21, 22, 23], "max_tokens": 300, "temperature": 1, "seed": 3}
+        for name in ("a0", "late")
+    ]
+    (expected,) = asyncio.run(read_alone(server.url, bodies[:1]))
+
+    async def strike() -> None:
+        write_adapter(SPEC, tmp_path, seed=12)
+        (process,) = (process for process in processes_below(server.pid) if process.module == module)
+        os.kill(process.pid, signal.SIGKILL)
+
+    def all_have_begun(streams: list[TokenStream]) -> bool:
+        return all(stream.num_tokens > 20 for stream in streams)
+
+    kept, changed = asyncio.run(read_disturbed(server.url, bodies, when=all_have_begun, disturb=strike))
+    assert kept.answer == expected
+    assert changed.error is not None
+    assert "not the ones that it was loaded from" in changed.error["message"]
+    assert [card["id"] for card in server.get("/v1/models")["data"]] == ["tiny", "a0", "a1"]
+
+
 def test_without_the_flag_nothing_is_loaded_over_http(tiny: RunningServer, adapters: Path) -> None:
     status, text = change(tiny, "load", lora_name="a0", lora_path=str(adapters / "a0"))
     assert (status, "--allow-runtime-lora-updating" in text) == (404, True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import zmq
 
-from pagewire.gpu_executor.core_inbox import CoreInbox, Stopped
+from pagewire.gpu_executor.core_inbox import CoreInbox, Order, Stopped
 from pagewire.ipc.channels import PairChannel, open_socket
 from pagewire.ipc.codec import from_executor, to_executor
 from pagewire.ipc.steps import ExecuteStep, RowMasks, SamplingMasks, Shutdown
@@ -25,6 +26,13 @@ def ends() -> Iterator[tuple[CoreInbox, PairChannel]]:
     context.destroy()
 
 
+def recv(inbox: CoreInbox) -> Order:
+    """Wait for the next order, whatever masks come before it."""
+    while (order := inbox.try_recv()) is None:
+        assert inbox.wait(10_000), "no message comes"
+    return order
+
+
 def step(step_id: int) -> ExecuteStep:
     return ExecuteStep(executor_epoch=1, step_id=step_id)
 
@@ -37,11 +45,11 @@ def test_masks_are_found_before_and_behind_their_step_and_the_next_one(ends):
     inbox, core = ends
     for message in (masks(1), step(1), step(2), masks(2), step(3)):
         core.send(message)
-    assert inbox.recv().step_id == 1
+    assert recv(inbox).step_id == 1
     assert inbox.wait_for_masks(1) == {7: b"\x01"}
-    assert inbox.recv().step_id == 2
+    assert recv(inbox).step_id == 2
     assert inbox.wait_for_masks(2) == {7: b"\x02"}
-    assert inbox.recv().step_id == 3
+    assert recv(inbox).step_id == 3
     assert inbox.try_recv() is None
     assert inbox.try_masks(3) is None
     core.send(masks(3))
@@ -61,7 +69,7 @@ def test_masks_that_nobody_asks_for_do_not_add_up(ends):
         core.send(masks(step_id))
         core.send(step(step_id))
     for _ in range(1, 30):
-        inbox.recv()
+        recv(inbox)
     assert len(inbox._masks) <= 1
 
 
@@ -71,4 +79,20 @@ def test_who_waits_for_masks_hears_of_the_shutdown_and_so_does_who_asks_next(end
     core.send(Shutdown())
     with pytest.raises(Stopped):
         inbox.wait_for_masks(1)
-    assert isinstance(inbox.recv(), Shutdown)
+    assert isinstance(recv(inbox), Shutdown)
+
+
+def test_a_wait_ends_with_a_message_a_descriptor_or_its_time(ends):
+    inbox, core = ends
+    read_fd, write_fd = os.pipe()
+    try:
+        assert not inbox.wait(0, fd=read_fd)
+        os.write(write_fd, b"x")
+        assert inbox.wait(10_000, fd=read_fd)
+        os.read(read_fd, 1)
+        core.send(step(1))
+        assert inbox.wait(10_000, fd=read_fd)
+        assert recv(inbox) == step(1)
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)

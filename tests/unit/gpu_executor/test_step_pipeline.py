@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,7 @@ from pagewire.ipc.channels import PairChannel, open_socket
 from pagewire.ipc.codec import from_executor, to_executor
 from pagewire.ipc.outputs import UtilityResult
 from pagewire.ipc.requests import CallUtility
-from pagewire.ipc.steps import ExecuteStep, RowMasks, SamplingMasks, Shutdown, StepResult
+from pagewire.ipc.steps import AdapterLoaded, ExecuteStep, RowMasks, SamplingMasks, Shutdown, StepResult
 
 DEADLINE_S = 30.0
 
@@ -58,6 +59,8 @@ class ManualWorker:
         self.calls = []
         self.wants_pause = False
         self.idle_work = []
+        self.background_fd, self._write_fd = os.pipe()
+        self.background_answers = []
         self._changed = threading.Condition()
 
     def launch(self, step):
@@ -75,6 +78,16 @@ class ManualWorker:
     def handle(self, message):
         assert self.num_in_flight == 0
         return UtilityResult(call_id=message.call_id)
+
+    def answer_in_background(self, answer):
+        self.background_answers.append(answer)
+        os.write(self._write_fd, b"\0")
+
+    def take_background_answers(self):
+        answers, self.background_answers = self.background_answers, []
+        if answers:
+            os.read(self.background_fd, 4096)
+        return answers
 
     def must_pause(self):
         return self.wants_pause
@@ -141,6 +154,8 @@ class Core:
         for end in self._ends:
             end.close()
         self.context.term()
+        os.close(self.worker.background_fd)
+        os.close(self.worker._write_fd)
 
 
 @pytest.fixture
@@ -177,6 +192,20 @@ def test_end_of_a_step_is_told_without_a_further_message(busy):
         assert step_ids(busy.received(1)) == [step_id]
         busy.send_steps(step_id + 1)
         busy.worker.wait_for(*[f"launch {launched}" for launched in range(1, step_id + 2)])
+    busy.stop()
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2])
+def test_what_was_done_beside_the_steps_is_answered_amid_them(busy, num_steps):
+    for step_id in range(2, num_steps + 1):
+        busy.send_steps(step_id)
+    busy.worker.wait_for(*[f"launch {step_id}" for step_id in range(1, max(num_steps, 1) + 1)])
+    if num_steps != 1:
+        busy.worker.steps[1].end()
+        assert step_ids(busy.received(1)) == [1]
+    answer = AdapterLoaded(executor_epoch=1, load_id=7)
+    busy.worker.answer_in_background(answer)
+    assert busy.received(1) == [answer]
     busy.stop()
 
 

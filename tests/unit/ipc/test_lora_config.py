@@ -15,7 +15,7 @@ def test_modules_are_read_from_both_forms() -> None:
 
 
 def test_a_module_is_read_as_it_is_spelled() -> None:
-    modules = (LoraModule("a b", "/p=q"), LoraModule("c", "/d", "base"))
+    modules = (LoraModule("a b", "/p=q"), LoraModule("c", "/d", "base", "digest"))
     config = LoraConfig(enable_lora=True, lora_modules=tuple(map(spell_module, modules)))
     assert config.modules == modules
 

@@ -30,7 +30,7 @@ class Scene:
             tell=self._tell,
         )
         if is_ready:
-            self.calls.executors_ready(EPOCH, ())
+            self.calls.executors_ready(EPOCH, {})
 
     def _tell(self, adapters: list[Adapter]) -> None:
         self.told.append([adapter.name for adapter in adapters])
@@ -44,8 +44,8 @@ class Scene:
         assert isinstance(order, LoadAdapter)
         return order.adapter.load_id
 
-    def loaded(self, load_id: int, error: ErrorInfo | None = None) -> None:
-        self.calls.loaded(AdapterLoaded(executor_epoch=EPOCH, load_id=load_id, error=error))
+    def loaded(self, load_id: int, error: ErrorInfo | None = None, digest: str = "") -> None:
+        self.calls.loaded(AdapterLoaded(executor_epoch=EPOCH, load_id=load_id, digest=digest, error=error))
 
 
 FAULT = ErrorInfo(kind="InvalidRequest", message="no such file")
@@ -69,6 +69,24 @@ def test_a_rank_that_fails_fails_the_load_on_all() -> None:
     assert scene.answers == [UtilityResult(call_id=7, error=FAULT)]
     assert scene.orders[1:] == [UnloadAdapter(executor_epoch=EPOCH, load_id=load_id)]
     assert scene.registry.held == []
+
+
+def test_ranks_that_read_different_files_fail_the_load() -> None:
+    scene = Scene()
+    load_id = scene.load()
+    scene.loaded(load_id, digest="one")
+    scene.loaded(load_id, digest="other")
+    assert scene.answers[0].error is not None
+    assert "different files" in scene.answers[0].error.message
+    assert scene.registry.held == []
+
+
+def test_what_the_ranks_read_is_noted() -> None:
+    scene = Scene()
+    load_id = scene.load()
+    scene.loaded(load_id, digest="one")
+    scene.loaded(load_id, digest="one")
+    assert scene.registry.digest_of(load_id) == "one"
 
 
 def test_executors_that_end_fail_the_loads_under_way() -> None:
@@ -103,7 +121,7 @@ def test_executors_that_were_starting_are_rid_of_what_was_unloaded_meanwhile() -
     scene.ask("unload_adapter", "a")
     scene.calls.let_go(())
     assert scene.orders == []
-    scene.calls.executors_ready(EPOCH, ())
+    scene.calls.executors_ready(EPOCH, {})
     scene.calls.let_go(())
     assert scene.orders == [UnloadAdapter(executor_epoch=EPOCH, load_id=load_id)]
     assert scene.registry.held == []
@@ -112,8 +130,9 @@ def test_executors_that_were_starting_are_rid_of_what_was_unloaded_meanwhile() -
 def test_adapters_that_can_not_be_read_again_are_told_of() -> None:
     scene = Scene("a=/a", "b=/b")
     scene.calls.executors_lost()
-    scene.calls.executors_ready(EPOCH + 1, {scene.registry.find("a")})
+    scene.calls.executors_ready(EPOCH + 1, {scene.registry.find("a"): FAULT}, {scene.registry.find("b"): "read"})
     assert scene.told == [["b"]]
+    assert [adapter.digest for adapter in scene.registry.listed] == ["read"]
 
 
 def test_what_is_asked_wrongly_is_refused() -> None:
@@ -122,4 +141,4 @@ def test_what_is_asked_wrongly_is_refused() -> None:
         scene.ask(method, *args)
         assert scene.answers[-1].error is not None
     scene.ask("list_adapters")
-    assert scene.answers[-1].result == [{"name": "a", "load_id": 1, "path": "/a", "base_model_name": ""}]
+    assert scene.answers[-1].result == [{"name": "a", "load_id": 1, "path": "/a", "base_model_name": "", "digest": ""}]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pagewire.engine_core.adapters.registry import NO_ADAPTER, AdapterRegistry
-from pagewire.ipc.errors import InvalidRequest, NotFound
+from pagewire.ipc.errors import ErrorInfo, InvalidRequest, NotFound
 from pagewire.ipc.lora_config import LoraConfig
 
 
@@ -86,8 +86,26 @@ def test_names_that_are_taken_or_unknown_are_refused() -> None:
 
 def test_what_is_lost_can_not_be_asked_for() -> None:
     registry = make("a=/a", "b=/b")
-    registry.lose({registry.find("a")})
+    registry.lose({registry.find("a"): ErrorInfo(kind="InvalidRequest", message="its files have changed")})
     assert [adapter.name for adapter in registry.held] == ["b"]
+    with pytest.raises(NotFound, match="its files have changed"):
+        registry.find("a")
+    assert load(registry, "a") == registry.find("a")
+
+
+def test_a_request_goes_on_with_the_weights_that_it_began_with_alone() -> None:
+    registry = make("a=/a", '{"name": "b", "path": "/b", "digest": "old"}')
+    assert registry.digest_of(registry.find("a", "whatever it was")) == ""  # nobody has read it yet
+    registry.note_digests({registry.find("a"): "new", registry.find("b"): "old"})
+    assert registry.digest_of(registry.find("a")) == registry.listed[0].digest == "new"
+    assert registry.find("a", "new") == registry.find("a")
+    with pytest.raises(NotFound, match="other weights now"):
+        registry.find("a", "old")
+    load_id = registry.begin("b", "/c", "", is_inplace=True).load_id
+    registry.finish(load_id, is_loaded=True, digest="newer")
+    assert [adapter.digest for adapter in registry.held] == ["old", "new", "newer"]
+    with pytest.raises(NotFound, match="newer, not old"):
+        registry.find("b", "old")
 
 
 def test_without_the_flag_there_are_none() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pagewire.frontend.client.journal import JournalEntry
 from pagewire.frontend.client.token_stream import Mailbox, TokenStream
 from pagewire.ipc.errors import ProtocolError
-from pagewire.ipc.outputs import FinishReason, RequestEnd, TokenDelta, TokenLogprobs
+from pagewire.ipc.outputs import FinishReason, RequestEnd, RequestStart, TokenDelta, TokenLogprobs
 from pagewire.ipc.requests import AddRequest, GenerateTask, TokenInputs
 from pagewire.ipc.sampling_params import Sampling
 
@@ -84,3 +84,14 @@ def test_journal_passes_over_what_comes_after_a_childs_end():
     assert entry.record(delta(0, 0, NUM_TOKENS)) is not None
     assert entry.record(delta(0, 0, NUM_TOKENS)) is None
     assert entry.living_children == set()
+
+
+def test_a_request_is_added_again_with_the_adapter_that_it_began_with():
+    async def run() -> None:
+        mailbox = Mailbox(request(), lambda message: None, lambda request_id: None, Mailbox.notify)
+        assert mailbox.addition().adapter_digest == ""
+        mailbox.put_start(RequestStart(request_id=1, adapter_digest="d"))
+        mailbox.put_delta(delta(0, 0, 3))
+        assert mailbox.addition().adapter_digest == "d"
+
+    asyncio.run(run())

@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pagewire.gpu_executor.adapters import reading
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.ipc.adapters import Adapter
-from pagewire.ipc.errors import ConfigError
+from pagewire.ipc.errors import ConfigError, ErrorInfo
 from tests.support.adapted_model import AdaptedModel
 from tests.support.tiny_model import tiny_checkpoint
 from tools.tiny_model.lora_writer import ALL_MODULES, write_adapter
@@ -104,3 +105,27 @@ def test_a_path_that_the_system_refuses_is_an_error_of_the_load() -> None:
     assert error is not None
     assert "File name too long" in error.message
     assert len(error.message) < 200
+
+
+def test_other_files_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    model = make()
+    write_adapter(TinyModelSpec(), tmp_path, seed=1)
+    digest = model.store.load(Adapter(name="mine", load_id=1, path=str(tmp_path)))
+    assert model.store.load(Adapter(name="mine", load_id=2, path=str(tmp_path), digest=digest)) == digest
+    write_adapter(TinyModelSpec(), tmp_path, seed=2)
+    failure = model.store.try_load(Adapter(name="mine", load_id=3, path=str(tmp_path), digest=digest))
+    assert isinstance(failure, ErrorInfo)
+    assert "not the ones that it was loaded from" in failure.message
+    assert 3 not in model.store
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_adapter(TinyModelSpec(), tmp_path)
+
+    def replace(directory: Path) -> str:
+        write_adapter(TinyModelSpec(), directory, rank=5)
+        return "digest"
+
+    monkeypatch.setattr(reading, "digest_adapter", replace)
+    with pytest.raises(ConfigError, match="written to while they were read"):
+        load(make(), tmp_path)
