@@ -99,10 +99,16 @@ def test_pod_on_a_gpu_has_what_the_manifests_give_it() -> None:
 
 
 def test_resources_that_are_given_stand_beside_the_others() -> None:
-    assert host_resources("resources.limits.memory=8Gi") == {
-        "requests": {"cpu": "2", "memory": "4Gi"},
-        "limits": {"memory": "8Gi"},
+    assert host_resources("resources.limits.memory=2Gi") == {
+        "requests": {"cpu": "2", "memory": "2Gi"},
+        "limits": {"memory": "2Gi"},
     }
+    assert host_resources("resources.requests.memory=1Gi")["requests"] == {"cpu": "2", "memory": "1Gi"}
+
+
+def test_ingress_takes_a_wildcard() -> None:
+    found, _ = checked(rendered("ingress.enabled=true,ingress.host=*.example.com,ingress.tlsSecret=t"))
+    assert found["Ingress"]["spec"]["tls"][0]["hosts"] == [found["Ingress"]["spec"]["rules"][0]["host"]]
 
 
 def test_keda_takes_the_place_of_the_autoscaler() -> None:

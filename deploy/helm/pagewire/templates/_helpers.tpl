@@ -23,11 +23,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" (.Values.image.repository | default $name) (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
-{{- /* What a pod needs of its host; with one GPU as much as deploy/kubernetes/base. */ -}}
+{{- /* What a pod needs of its host: with one GPU as much as deploy/kubernetes/base, and no more than it may have. */ -}}
 {{- define "pagewire.host" -}}
 {{- $gpus := int .Values.gpus -}}
 cpu: {{ add 2 (mul 2 $gpus) | quote }}
-memory: {{ ternary (printf "%dGi" (add 16 (mul 8 $gpus))) "4Gi" (gt $gpus 0) }}
+memory: {{ .Values.resources.limits.memory | default (ternary (printf "%dGi" (add 16 (mul 8 $gpus))) "4Gi" (gt $gpus 0)) }}
 {{- end -}}
 
 {{- define "pagewire.secretName" -}}
