@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from pagewire.ipc.errors import ConfigError, EngineError, InvalidRequest, MachineError
+from pagewire.ipc.errors import ConfigError, EngineError, InvalidRequest, MachineError, RequestError
 
 from ..bench.serving.client import describe_failure
 from ..client.loop_thread import LoopThread
@@ -62,6 +63,16 @@ class ServerConnection:
     def model_names(self) -> list[str]:
         """Return the names that requests may ask for; errors as `request`."""
         return [str(card["id"]) for card in self.get_json("/v1/models").get("data", []) if "id" in card]
+
+    def check(self) -> None:
+        """Find a wrong address or key before much is asked.
+
+        Raises:
+            ConfigError: the key is missing or wrong.
+            MachineError: the server can't be reached.
+        """
+        with contextlib.suppress(RequestError, EngineError):  # another server, or a busy one: it is there
+            self.model_names()
 
     def choose_model(self, wanted: str | None) -> str:
         """Return the model to ask for: the wanted one, else the first.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
+import stat
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -127,7 +129,7 @@ def answered_before(config: BatchConfig) -> frozenset[str]:
 
 @contextmanager
 def open_output(config: BatchConfig) -> Iterator[BinaryIO]:
-    """Open the output, to write behind what is there with --resume, and from its beginning else.
+    """Open the output, to write behind what is there.
 
     Raises:
         MachineError: it can't be written, at first or while it is open.
@@ -137,13 +139,19 @@ def open_output(config: BatchConfig) -> Iterator[BinaryIO]:
         if config.output_file == STANDARD_STREAM:
             yield sys.stdout.buffer
         else:
-            with Path(config.output_file).open("ab" if config.resume else "wb") as file:
+            with Path(config.output_file).open("ab") as file:
                 yield file
     except OSError as exc:
         if exc.errno == errno.EPIPE:
             raise
         name = "the standard output" if config.output_file == STANDARD_STREAM else config.output_file
         raise MachineError(f"{name} can't be written: {exc.strerror}.") from exc
+
+
+def drop_answers(output: BinaryIO) -> None:
+    """Empty a file that is open; the standard output and what is no file hold nothing that is ours."""
+    if output is not sys.stdout.buffer and stat.S_ISREG(os.fstat(output.fileno()).st_mode):
+        output.truncate(0)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ...bench.serving.client import describe_failure
 from ..connection import ServerConnection
 from ..open_connection import open_connection
 from .config import BatchConfig
-from .files import Numbered, answered_before, count_requests, open_output, requests_as_they_come
+from .files import Numbered, answered_before, count_requests, drop_answers, open_output, requests_as_they_come
 from .lines import BadLine, BatchRequest, answer_line, error_line
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -47,6 +47,10 @@ def run(config: BatchConfig, engine_config: EngineConfig) -> int:
         open_connection(config.url, config.api_key, engine_config, _say) as connection,
         tqdm(total=total, desc="Requests", unit="req", disable=config.disable_tqdm or not sys.stderr.isatty()) as bar,
     ):
+        if config.url is not None:
+            connection.check()
+        if config.overwrite:
+            drop_answers(output)
         batch = Batch(connection, output, answered, lambda: bar.update())
         try:
             connection.run(batch.run(config.input_file, config.max_concurrency))

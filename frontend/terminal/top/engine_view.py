@@ -71,5 +71,6 @@ def _bar(request: RunningRequest) -> Text:
 
 def _progress(request: RunningRequest) -> str:
     if request.num_output == 0:
-        return f"{request.num_computed:,} of {request.num_prompt:,} prompt tokens"
+        # A step ahead, the token that it will draw counts as computed, too.
+        return f"{min(request.num_computed, request.num_prompt):,} of {request.num_prompt:,} prompt tokens"
     return f"{request.num_output:,} of {request.max_output:,} tokens"

@@ -43,7 +43,8 @@ def run(config: TopConfig, console: Console | None = None) -> int:
     connection = ServerConnection(config.url, api_key=config.api_key)
     try:
         watch = Watch(connection)
-        if config.once or not (sys.stdin.isatty() and console.is_terminal):
+        # A terminal without a cursor to move can't be drawn over.
+        if config.once or not (sys.stdin.isatty() and console.is_terminal) or console.is_dumb_terminal:
             time.sleep(config.interval)
             console.print(draw(watch.look()))
             return 0

@@ -93,6 +93,16 @@ async def test_a_pipe_that_brings_nothing_does_not_hold_a_batch_that_is_broken_o
                 await running
 
 
+def test_a_server_that_is_not_there_costs_no_answers(tmp_path: Path):
+    given, made = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text(request("a"))
+    made.write_text("answers of yesterday\n")
+    config = BatchConfig(input_file=str(given), output_file=str(made), url="http://127.0.0.1:9", overwrite=True)
+    with pytest.raises(MachineError, match="can't be reached"):
+        run(config, EngineConfig())
+    assert made.read_text() == "answers of yesterday\n"
+
+
 def test_a_full_disk_is_told_in_a_line():
     def fill() -> None:
         with open_output(BatchConfig(input_file="-", output_file="/dev/full", overwrite=True)) as output:

@@ -11,10 +11,10 @@ from pagewire.frontend.terminal.top.engine_view import block_map, engine_rows
 from pagewire.frontend.terminal.top.engine_watch import read_picture
 
 
-def picture(**changes: object) -> bytes:
+def picture(num_output_tokens: int = 3, **changes: object) -> bytes:
     request = {
         "arrival": 7, "child": 1, "status": "running", "num_prompt_tokens": 10, "num_cached_tokens": 4,
-        "num_computed_tokens": 12, "num_output_tokens": 3, "max_output_tokens": 20, "num_blocks": 2,
+        "num_computed_tokens": 12, "num_output_tokens": num_output_tokens, "max_output_tokens": 20, "num_blocks": 2,
     }  # fmt: skip
     view: dict[str, Any] = {
         "cells": "0123", "num_blocks": 4, "num_used_blocks": 2, "num_children": 9, "requests": [request], **changes
@@ -47,3 +47,10 @@ def test_requests_are_bars_and_the_rest_a_number():
     text = console.file.getvalue()
     for part in ("2 of 4 used", "#7.1", "3 of 20 tokens", "and 8 more", "░░░"):
         assert part in text
+
+
+def test_no_more_of_a_prompt_is_computed_than_there_is():
+    ((*_, (_, drawn)),) = [engine_rows(read_picture(picture(num_output_tokens=0)))]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(drawn)
+    assert "10 of 10 prompt tokens" in console.file.getvalue()  # a step ahead, 12 are

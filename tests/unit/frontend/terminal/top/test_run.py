@@ -30,6 +30,14 @@ async def test_once_prints_one_frame_of_a_real_servers_metrics():
         assert part in text
 
 
+async def test_a_terminal_that_cannot_be_drawn_over_gets_one_frame(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, _environ={"TERM": "dumb"})
+    async with running_server("hello") as server:
+        assert await asyncio.to_thread(run, TopConfig(url=server.url, interval=0.1), console) == 0
+    assert "KV cache" in console.file.getvalue()
+
+
 async def test_a_server_that_is_gone_meanwhile_is_waited_for():
     def begin(url: str) -> tuple[ServerConnection, Watch]:
         connection = ServerConnection(url)
