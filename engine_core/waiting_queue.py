@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 
 from .request import Child, ChildStatus, OrderKey, Request
 
@@ -16,6 +17,7 @@ class WaitingQueue:
     Attributes:
         num_new_requests: those among them that wait for their first step.
         num_new_tokens: of the prompts of those.
+        num_with_adapter: how many of the children have each LoRA adapter, by its load id.
     """
 
     def __init__(self) -> None:
@@ -26,6 +28,7 @@ class WaitingQueue:
         self._length = 0
         self.num_new_requests = 0
         self.num_new_tokens = 0
+        self.num_with_adapter: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return self._length
@@ -82,6 +85,8 @@ class WaitingQueue:
 
     def _count(self, child: Child, change: int) -> None:
         self._length += change
+        if child.request.adapter_id:
+            self.num_with_adapter[child.request.adapter_id] += change
         if child.request.first_scheduled_s is None:  # it has one child until its first step is back
             self.num_new_requests += change
             self.num_new_tokens += change * child.request.num_prompt_tokens

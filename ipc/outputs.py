@@ -152,6 +152,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit
     is_serving: bool = True  # False from an executor's death or stall until another one takes steps
     is_paused: bool = False
     sleep_level: int = 0  # above 0: it was put to sleep, so that there are no executors
+    running_adapters: tuple[int, ...] = ()  # load ids of those that running requests are computed with, ascending
+    waiting_adapters: tuple[int, ...] = ()  # and of those that waiting requests will be
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -175,6 +177,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         num_speculative_tokens: most guesses for a row of a step.
         has_adapters: whether LoRA adapters are served, those too that are loaded later.
         adapters: those that can be asked for now; what changes is told with `StepOutputs`.
+        max_loras: most of them that are loaded at once; 0: none are served.
         gpu_memory_utilization: the share of the device's memory that the engine was given.
     """
 
@@ -207,6 +210,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_speculative_tokens: int = 0
     has_adapters: bool = False
     adapters: tuple[Adapter, ...] = ()
+    max_loras: int = 0
     gpu_memory_utilization: float = 0.0
 
 

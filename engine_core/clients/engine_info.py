@@ -82,5 +82,6 @@ def engine_info(
         speculative_method=config.speculative.method or "",
         num_speculative_tokens=config.speculative.num_tokens,
         has_adapters=config.lora.enable_lora,
+        max_loras=config.lora.max_loras if config.lora.enable_lora else 0,
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from pagewire.ipc.outputs import STEP_SIZES, StepStats
 from pagewire.ipc.steps import StepResult
@@ -94,4 +95,10 @@ class StepTotals:
             is_serving=is_serving or rest.is_asleep,
             is_paused=rest.is_paused,
             sleep_level=rest.sleep_level,
+            running_adapters=_ascending(child.request.adapter_id for child in scheduler.running),
+            waiting_adapters=_ascending((+scheduler.waiting.num_with_adapter).keys()),
         )
+
+
+def _ascending(adapter_ids: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(adapter_ids) - {0}))  # 0: none

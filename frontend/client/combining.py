@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 import msgspec
 
 from pagewire.ipc.outputs import EngineInfo, StepStats
 
-_ALL_BUT_SUMS = frozenset({"accepted_at", "step_sizes", "is_paused", "is_serving", "sleep_level", "step_s"})
+_ALL_BUT_SUMS = frozenset(
+    {
+        "accepted_at", "step_sizes", "is_paused", "is_serving", "sleep_level", "step_s", "running_adapters",
+        "waiting_adapters",
+    }
+)  # fmt: skip
 _SUMMED = tuple(name for name in StepStats.__struct_fields__ if name not in _ALL_BUT_SUMS)
 
 
@@ -30,12 +35,18 @@ def sum_stats(stats: Sequence[StepStats]) -> StepStats:
         is_serving=any(of_core.is_serving for of_core in stats),
         is_paused=bool(stats) and all(of_core.is_paused for of_core in stats),
         sleep_level=min((of_core.sleep_level for of_core in stats), default=0),
+        running_adapters=_all_of(of_core.running_adapters for of_core in stats),
+        waiting_adapters=_all_of(of_core.waiting_adapters for of_core in stats),
     )
 
 
 def sum_places(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Return counts by place, added place by place; a shorter row has nothing in the places that it lacks."""
     return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
+
+
+def _all_of(numbers: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(sorted(set(chain.from_iterable(numbers))))
 
 
 def combine_infos(infos: Sequence[EngineInfo]) -> EngineInfo:

@@ -86,9 +86,17 @@ class Families:
             yield self._adapters_info()
 
     def _adapters_info(self) -> Metric:
-        """Return which adapters there are: the core does not tell which of them its steps use."""
-        names = ",".join(sorted(adapter.name for adapter in self._adapters))
-        facts = {"max_lora": str(len(self._adapters)), "waiting_lora_adapters": "", "running_lora_adapters": names}
+        """Return which adapters are in use; one that was unloaded meanwhile has no name any more."""
+        stats = self._totals.latest
+
+        def names(load_ids: Sequence[int]) -> str:
+            return ",".join(sorted(adapter.name for adapter in self._adapters if adapter.load_id in load_ids))
+
+        facts = {
+            "max_lora": str(self._info.max_loras),
+            "waiting_lora_adapters": names(stats.waiting_adapters),
+            "running_lora_adapters": names(stats.running_adapters),
+        }
         return self._gauge("lora_requests_info", 1, facts)
 
     def _counters(self) -> Iterator[Metric]:

@@ -47,7 +47,7 @@ HELP = {
     "request_generation_tokens": "Output tokens of a request, all answers together.",
     "request_max_num_generation_tokens": "Output tokens of a request's longest answer.",
     "request_num_preemptions": "Times that a request was preempted.",
-    "lora_requests_info": "1; its labels name the LoRA adapters that can be asked for.",
+    "lora_requests_info": "1; its labels name the LoRA adapters of requests that run, and of those that wait.",
     "http_requests": "HTTP answers by route, method and status.",
     "http_request_duration_seconds": "From a request's head to its answer's end.",
     "http_request_size_bytes": "Bytes of request bodies, as their heads say.",

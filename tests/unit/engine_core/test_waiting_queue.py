@@ -6,9 +6,11 @@ from tests.support.builders import build_request
 from tests.support.engine_driver import ALICE
 
 
-def build_child(arrival, priority=0):
+def build_child(arrival, priority=0, adapter_id=0):
     message = build_request(arrival, [1], priority=priority)
-    request = Request(ALICE, message, arrival=arrival, now=0.0, max_model_len=9, has_priority=True)
+    request = Request(
+        ALICE, message, arrival=arrival, now=0.0, max_model_len=9, has_priority=True, adapter_id=adapter_id
+    )
     return request.children[0]
 
 
@@ -52,6 +54,18 @@ def test_finished_child_is_dropped_wherever_it_waits():
     assert len(queue) == 1
     assert queue.children() == [second]
     assert queue.peek() is second
+
+
+def test_adapters_are_counted_while_their_children_wait():
+    first, second, third = build_child(1, adapter_id=7), build_child(2, adapter_id=7), build_child(3)
+    queue = WaitingQueue()
+    for child in (first, second, third):
+        queue.push(child)
+    assert dict(+queue.num_with_adapter) == {7: 2}
+    assert queue.pop() is first
+    second.move_to(ChildStatus.FINISHED)
+    queue.discard(second)
+    assert not +queue.num_with_adapter
 
 
 def test_empty_queue_has_no_head():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pagewire.engine_core.drafts.speculation import DraftCounts
+from pagewire.engine_core.engine import Engine
+from pagewire.engine_core.request import Request
 from pagewire.engine_core.steps.totals import StepTotals
 from pagewire.ipc.outputs import StepStats
 from pagewire.ipc.steps import StepResult
-from tests.support.builders import build_driver
+from tests.support.builders import build_driver, build_request
+from tests.support.engine_driver import ALICE
 
 
-def stats_of(totals: StepTotals) -> StepStats:
-    engine = build_driver().engine
+def stats_of(totals: StepTotals, engine: Engine | None = None) -> StepStats:
+    engine = engine or build_driver().engine
     return totals.stats(
         engine._scheduler,
         engine._cache,
@@ -37,3 +40,19 @@ def test_rows_of_steps_that_left_requests_waiting_add_up():
     totals.leave_waiting(8, 8)
     stats = stats_of(totals)
     assert (stats.num_busy_rows, stats.num_available_rows) == (11, 16)
+
+
+def test_adapters_of_requests_that_run_and_wait_are_told_once_each():
+    engine = build_driver().engine
+    requests = [
+        Request(
+            ALICE, build_request(n, [1]), arrival=n, now=0.0, max_model_len=9, has_priority=False, adapter_id=load_id
+        )
+        for n, load_id in enumerate((5, 2, 0, 5, 3, 3))
+    ]
+    children = [request.children[0] for request in requests]
+    engine._scheduler.running.update(dict.fromkeys(children[:4]))
+    for child in children[4:]:
+        engine._scheduler.waiting.push(child)
+    stats = stats_of(StepTotals(), engine)
+    assert (stats.running_adapters, stats.waiting_adapters) == ((2, 5), (3,))

@@ -29,6 +29,11 @@ def test_accepted_drafts_add_up_by_place():
     assert sum_stats(stats).accepted_at == (6, 3, 1)
 
 
+def test_adapters_of_all_cores_are_told_once_each():
+    stats = [StepStats(running_adapters=(2, 5)), StepStats(running_adapters=(1, 5), waiting_adapters=(5,))]
+    assert (sum_stats(stats).running_adapters, sum_stats(stats).waiting_adapters) == ((1, 2, 5), (5,))
+
+
 def test_requests_have_to_fit_every_core():
     info = combine_infos([engine_info(max_model_len=100, num_blocks=7), engine_info(max_model_len=80, num_blocks=5)])
     assert (info.max_model_len, info.num_blocks) == (80, 12)

@@ -203,13 +203,15 @@ def test_the_facts_of_the_cache_are_labels():
     assert value(registered(Metrics("m", info)), "cache_config_info", **facts) == 1
 
 
-def test_adapters_are_named_where_there_are_any():
+def test_adapters_in_use_are_named_where_there_are_any():
     metrics = Metrics(
         "m",
-        engine_info(has_adapters=True),
+        engine_info(has_adapters=True, max_loras=4),
         adapters=lambda: (Adapter(name="b", load_id=1, path=""), Adapter(name="a", load_id=2, path="")),
     )
-    labels = {"max_lora": "2", "waiting_lora_adapters": "", "running_lora_adapters": "a,b"}
+    metrics.step_done(0, CORE, StepStats(running_adapters=(1, 2, 9), waiting_adapters=(2,)))
+    metrics.step_done(1, CORE, StepStats(waiting_adapters=(1,)))
+    labels = {"max_lora": "4", "waiting_lora_adapters": "a,b", "running_lora_adapters": "a,b"}
     assert value(registered(metrics), "lora_requests_info", **labels) == 1
     assert value(registered(Metrics("m", engine_info())), "lora_requests_info", **labels) is None
 
