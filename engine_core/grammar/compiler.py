@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import queue
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import zmq
 from pagewire.ipc.errors import EngineError, PagewireError
 
 from .compiled import CompiledGrammar
-from .gate import CompileResult
+from .gate import CompileResult, Lane
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from .vocabulary_source import VocabularySource
 
 logger = logging.getLogger(__name__)
+
+# Seconds of computing that a grammar may take. What people write takes milliseconds, a schema of 60 kB a tenth of a
+# second, one of 200 kB half a second. What takes longer than the first is begun anew with the second, beside others.
+LIMITS_S = {Lane.QUICK: 0.25, Lane.SLOW: 5.0}
 
 
 class GrammarCompiler:
@@ -46,9 +51,12 @@ class GrammarCompiler:
 
     def __init__(self, source: VocabularySource, *, log_level: str, poller: zmq.Poller) -> None:
         self._results: queue.SimpleQueue[Callable[[Grammars], None]] = queue.SimpleQueue()
-        self._is_busy = False
+        self._busy: set[Lane] = set()
         self._compilations = _Compilations(source, log_level)
-        self._new = Worker("grammars", self._compile, self._compilations.end)
+        self._lanes = {
+            lane: Worker(f"{lane.value}-grammars", functools.partial(self._compile, lane), self._compilations.end)
+            for lane in Lane
+        }
         self._next = Worker("automata", self._make_successor)
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
@@ -57,31 +65,37 @@ class GrammarCompiler:
     def exchange(self, grammars: Grammars) -> None:
         """Bring the engine what is compiled, and take what it wants compiled next.
 
-        One new grammar at a time: those whose requests end before their turn are never compiled, so whoever floods an
-        engine with slow ones and goes away holds up nobody.
+        One grammar a lane at a time: those whose requests end before their turn are never compiled, so whoever floods
+        an engine with slow ones and goes away holds up nobody.
         """
-        if self._new.is_started or self._next.is_started:
+        if self.is_started:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._read_fd, 4096)
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._results.get_nowait()(grammars)
-        if not self._is_busy and (grammar := grammars.take_order()) is not None:
-            self._is_busy = True
-            self._new.order(grammar)
+        for lane, worker in self._lanes.items():
+            if lane not in self._busy and (grammar := grammars.take_order(lane)) is not None:
+                self._busy.add(lane)
+                worker.order(grammar)
         for compiled in grammars.take_successor_orders():
             self._next.order(compiled)
 
+    @property
+    def is_started(self) -> bool:
+        """Whether anything was ordered yet."""
+        return any(worker.is_started for worker in (*self._lanes.values(), self._next))
+
     def close(self) -> None:
         """End the helper; what was ordered is dropped."""
-        self._new.end()
-        self._next.end()
+        for worker in (*self._lanes.values(), self._next):
+            worker.end()
 
-    def _compile(self, grammar: Grammar) -> None:
-        result = self._compilations.compile(grammar)
+    def _compile(self, lane: Lane, grammar: Grammar) -> None:
+        result = self._compilations.compile(grammar, lane)
 
         def bring(grammars: Grammars) -> None:
-            self._is_busy = False
+            self._busy.discard(lane)
             grammars.finish(result)
 
         self._tell(bring)
@@ -106,12 +120,13 @@ class _Compilations:
     def __init__(self, source: VocabularySource, log_level: str) -> None:
         self._source = source
         self._log_level = log_level
+        self._lock = threading.Lock()  # for the two below
         self._helper: GrammarHelper | None = None
         self._vocabulary: llguidance.LLTokenizer | None = None
 
-    def compile(self, grammar: Grammar) -> CompileResult:
+    def compile(self, grammar: Grammar, lane: Lane) -> CompileResult:
         try:
-            return CompileResult(grammar, self._build(grammar))
+            return self._build(grammar, lane)
         except PagewireError as exc:
             return CompileResult(grammar, None, exc)
         except ImportError as exc:
@@ -123,20 +138,33 @@ class _Compilations:
             return CompileResult(grammar, None, EngineError(f"The grammar can't be compiled: {exc}"))
 
     def end(self) -> None:
-        """End the helper."""
+        """End the helper, whatever it is at."""
         if self._helper is not None:
             self._helper.end()
 
-    def _build(self, grammar: Grammar) -> CompiledGrammar:
-        from .compiling import compile_matcher
-        from .helper import GrammarHelper  # the library costs memory, and time to load
+    def _build(self, grammar: Grammar, lane: Lane) -> CompileResult:
+        from .compiling import compile_matcher  # the library costs memory, and time to load
+        from .helper import TakesTooLong
+        from .translate import refused
+
+        helper, vocabulary = self._prepare()
+        try:
+            text = helper.prove(grammar, LIMITS_S[lane])
+        except TakesTooLong:
+            if lane is Lane.QUICK:
+                return CompileResult(grammar, None)
+            raise refused(f"compiling it takes more than {LIMITS_S[lane]:g} s.") from None
+        build = functools.partial(compile_matcher, vocabulary, text)
+        return CompileResult(grammar, CompiledGrammar(build, frozenset(vocabulary.eos_tokens)))
+
+    def _prepare(self) -> tuple[GrammarHelper, llguidance.LLTokenizer]:
+        from .helper import GrammarHelper
         from .vocabulary import load_vocabulary
 
-        if self._helper is None:
-            self._helper = GrammarHelper(self._source, log_level=self._log_level)
-        self._helper.start()
-        if self._vocabulary is None:  # while the helper reads its own
-            self._vocabulary = load_vocabulary(self._source)
-        text = self._helper.prove(grammar)
-        build = functools.partial(compile_matcher, self._vocabulary, text)
-        return CompiledGrammar(build, frozenset(self._vocabulary.eos_tokens))
+        with self._lock:
+            if self._helper is None:
+                self._helper = GrammarHelper(self._source, log_level=self._log_level)
+            self._helper.start()
+            if self._vocabulary is None:  # while the helper reads its own
+                self._vocabulary = load_vocabulary(self._source)
+            return self._helper, self._vocabulary

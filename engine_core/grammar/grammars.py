@@ -14,7 +14,7 @@ from ..output_processor import OutputProcessor
 from ..request import Request
 from ..steps.in_flight import StepInFlight
 from .compiled import CompiledGrammar, TokenMatcher
-from .gate import CompileResult, GrammarGate
+from .gate import CompileResult, GrammarGate, Lane
 from .masks import DueMasks, masks_of
 from .matcher import AutomatonFull
 
@@ -65,9 +65,9 @@ class Grammars:
         else:
             self._let_in(request, compiled)
 
-    def take_order(self) -> Grammar | None:
-        """Return the next grammar that somebody waits for and nobody was asked to compile yet."""
-        return self._gate.take_order()
+    def take_order(self, lane: Lane) -> Grammar | None:
+        """Return the next grammar for a lane, that somebody waits for and nobody was asked to compile yet."""
+        return self._gate.take_order(lane)
 
     def finish(self, result: CompileResult) -> None:
         """Let in the requests that waited for a grammar, or refuse them if there is none."""

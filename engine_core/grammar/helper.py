@@ -1,4 +1,4 @@
-"""The helper process as the core's compile thread sees it: one job at a time, each within its time."""
+"""The helper process as the core's compile threads see it: each of them has a grammar proven at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import msgspec
@@ -14,45 +15,99 @@ from pagewire.ipc.errors import EngineError, PagewireError
 from pagewire.ipc.process import ChildProcess
 from pagewire.ipc.structured_outputs import Grammar
 
-from .jobs import LoadVocabulary, ProveGrammar, Refused, receive_message, replies, send_message
+from .forked import MOST_WAIT
+from .jobs import LoadVocabulary, ProveGrammar, Refused, TookTooLong, receive_message, replies, send_message
 from .translate import refused
 from .vocabulary_source import VocabularySource
 
 logger = logging.getLogger(__name__)
 
 MODULE = "pagewire.engine_core.grammar"
-# Compiling what people write takes milliseconds, schemas of hundreds of kilobytes a second.
-COMPILE_LIMIT_S = 5.0
 # From the start of the process to its vocabulary, on a machine that is busy computing.
 START_LIMIT_S = 60.0
-# From the end of its socket to that of the process.
+# The process keeps to the limits of grammars by itself. So much longer it may take to say so: else it was stopped.
+PATIENCE_S = 20.0
+# From the end of a socket to that of the process.
 _END_LIMIT_S = 1.0
+
+
+class TakesTooLong(Exception):
+    """A grammar was not proven within its time."""
 
 
 class _Killed(Exception):
     """Somebody killed the process amid a grammar."""
 
 
+class _Helper:
+    """One process, and the socket on which it is told of jobs."""
+
+    def __init__(self, source: VocabularySource, log_level: str, module: str) -> None:
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.process = ChildProcess(
+                    module,
+                    name="grammars",
+                    address=f"fd:{theirs.fileno()}",
+                    runtime_dir=Path("/"),  # it has no sockets
+                    log_level=log_level,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError as exc:
+                self.control.close()
+                raise EngineError(f"No process can be started to compile grammars: {exc.strerror}.") from exc
+        self.is_loaded = False
+        with contextlib.suppress(OSError):  # whoever waits for the answer learns of it
+            send_message(self.control, LoadVocabulary(source))
+
+    def load(self) -> None:
+        """Wait until it has the vocabulary.
+
+        Raises:
+            InvalidRequest: it can't read it.
+            EOFError, OSError: it does not answer.
+        """
+        self.control.settimeout(START_LIMIT_S)
+        _text_of(receive_message(self.control))
+        self.is_loaded = True
+
+    def ask(self, grammar: Grammar, limit_s: float, patience_s: float) -> str:
+        """Have a grammar proven; several threads may ask at a time. See `GrammarHelper.prove`."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.settimeout(MOST_WAIT * limit_s + patience_s)
+            with theirs:
+                socket.send_fds(self.control, [b"\0"], [theirs.fileno()])
+            send_message(ours, ProveGrammar(grammar, limit_s))
+            return _text_of(receive_message(ours))
+
+    def kill(self) -> None:
+        """End it."""
+        self.control.close()
+        self.process.kill()
+
+
 class GrammarHelper:
-    """Proves grammars in a process that can be killed. Calls block: they are a thread's.
+    """Proves grammars in a process that can be killed. Calls block: they are threads'.
 
     Args:
         source: the vocabulary.
         log_level: of the process.
-        limit_s: for a grammar.
+        patience_s: how long an answer may take besides.
         module: the process's; tests give others.
     """
 
     def __init__(
-        self, source: VocabularySource, *, log_level: str, limit_s: float = COMPILE_LIMIT_S, module: str = MODULE
+        self, source: VocabularySource, *, log_level: str, patience_s: float = PATIENCE_S, module: str = MODULE
     ) -> None:
         self._source = source
         self._log_level = log_level
-        self._limit_s = limit_s
+        self._patience_s = patience_s
         self._module = module
-        self._process: ChildProcess | None = None
-        self._pair: socket.socket | None = None
-        self._is_loaded = False
+        self._lock = threading.RLock()  # for the two below
+        self._helper: _Helper | None = None
+        self._is_closed = False
 
     def start(self) -> None:
         """Start the process unless it runs, and have it read the vocabulary; does not wait for that.
@@ -60,94 +115,102 @@ class GrammarHelper:
         Raises:
             EngineError: the system starts no process.
         """
-        if self._process is not None and self._process.exit_code is not None:
-            self.end()
-        if self._process is not None:
-            return
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = ChildProcess(
-                    self._module,
-                    name="grammars",
-                    address=f"fd:{theirs.fileno()}",
-                    runtime_dir=Path("/"),  # it has no sockets
-                    log_level=self._log_level,
-                    pass_fds=(theirs.fileno(),),
-                )
-            except OSError as exc:
-                ours.close()
-                raise EngineError(f"No process can be started to compile grammars: {exc.strerror}.") from exc
-        self._pair, self._is_loaded = ours, False
-        with contextlib.suppress(OSError):  # whoever waits for the answer learns of it
-            send_message(ours, LoadVocabulary(self._source))
+        with self._lock:
+            self._running()
 
-    def prove(self, grammar: Grammar) -> str:
+    def prove(self, grammar: Grammar, limit_s: float) -> str:
         """Return a grammar in the library's language, once it has compiled.
 
+        Args:
+            grammar: to be translated and compiled.
+            limit_s: seconds of computing that it may take.
+
         Raises:
-            InvalidRequest: it doesn't compile, or not within its time; or the process can't read the vocabulary.
+            TakesTooLong: it takes more.
+            InvalidRequest: it doesn't compile; or the process can't read the vocabulary.
             EngineError: the process can't be started, or ends though nothing was asked of it.
         """
         try:
-            return self._prove(grammar)
+            return self._prove(grammar, limit_s)
         except _Killed:
-            logger.warning("the process that compiles grammars was killed; the next one tries the same grammar")
+            if not self._is_closed:
+                logger.warning("the process that compiles grammars was killed; the next one tries the same grammar")
         try:
-            return self._prove(grammar)
+            return self._prove(grammar, limit_s)
         except _Killed as exc:
             raise refused("compiling it takes more memory than a grammar may.") from exc
 
-    def _prove(self, grammar: Grammar) -> str:
-        self.start()
-        assert self._pair is not None
-        if not self._is_loaded:
-            try:
-                self._pair.settimeout(START_LIMIT_S)
-                self._answer(self._pair)
-            except (EOFError, OSError) as exc:
-                self._end_after(exc)
-                raise EngineError(f"The process that compiles grammars did not start: {exc or 'no answer'}.") from exc
-            except PagewireError:  # it has no vocabulary: the next grammar finds a process that tries to read it anew
-                self.end()
-                raise
-            self._is_loaded = True
+    def end(self) -> None:
+        """Kill the process, if there is one, and start no other."""
+        with self._lock:
+            self._is_closed = True
+            if self._helper is not None:
+                self._drop(self._helper)
+
+    def _prove(self, grammar: Grammar, limit_s: float) -> str:
+        helper = self._loaded()
         try:
-            self._pair.settimeout(self._limit_s)
-            send_message(self._pair, ProveGrammar(grammar))
-            return self._answer(self._pair)
+            return helper.ask(grammar, limit_s, self._patience_s)
         except TimeoutError as exc:
-            self.end()
-            raise refused(f"compiling it takes more than {self._limit_s:g} s.") from exc
+            self._drop(helper)
+            raise TakesTooLong from exc
         except (EOFError, OSError) as exc:
-            self._end_after(exc)
+            self._drop_after(helper, exc)
             logger.warning("the process that compiles grammars ended over one (%s)", exc)
             raise refused("compiling it takes more memory than a grammar may.") from exc
 
-    def end(self) -> None:
-        """Kill the process, if there is one."""
-        if self._pair is not None:
-            self._pair.close()
-        if self._process is not None:
-            self._process.kill()
-        self._pair = self._process = None
+    def _running(self) -> _Helper:
+        if self._is_closed:
+            raise EngineError("The engine stops, and compiles no grammars any more.")
+        if self._helper is not None and self._helper.process.exit_code is not None:
+            self._drop(self._helper)
+        if self._helper is None:
+            self._helper = _Helper(self._source, self._log_level, self._module)
+        return self._helper
 
-    def _end_after(self, exc: Exception) -> None:
+    def _loaded(self) -> _Helper:
+        with self._lock:
+            helper = self._running()
+            if not helper.is_loaded:
+                try:
+                    helper.load()
+                except (EOFError, OSError) as exc:
+                    self._drop_after(helper, exc)
+                    text = f"The process that compiles grammars did not start: {exc or 'no answer'}."
+                    raise EngineError(text) from exc
+                except PagewireError:  # it has no vocabulary: the next grammar finds a process that tries it anew
+                    self._drop(helper)
+                    raise
+            return helper
+
+    def _drop_after(self, helper: _Helper, exc: Exception) -> None:
         """Let go of a process that answers no more.
 
         Raises:
             _Killed: its own limit ends it by other ways: the system did, or somebody, maybe for what others took.
         """
-        was_killed = self._process is not None and self._process.wait(_END_LIMIT_S) == -signal.SIGKILL
-        self.end()
+        was_killed = helper.process.wait(_END_LIMIT_S) == -signal.SIGKILL
+        self._drop(helper)
         if was_killed:
             raise _Killed from exc
 
-    def _answer(self, pair: socket.socket) -> str:
-        try:
-            reply = replies.decode(receive_message(pair))
-        except msgspec.DecodeError as exc:
-            raise EOFError(f"an unreadable answer: {exc}") from exc
-        if isinstance(reply, Refused):
+    def _drop(self, helper: _Helper) -> None:
+        """End a process; another thread may have seen to it."""
+        with self._lock:
+            if self._helper is helper:
+                self._helper = None
+                helper.kill()
+
+
+def _text_of(message: bytes) -> str:
+    try:
+        reply = replies.decode(message)
+    except msgspec.DecodeError as exc:
+        raise EOFError(f"an unreadable answer: {exc}") from exc
+    match reply:
+        case Refused():
             raise PagewireError.from_info(reply.error)
-        return reply.text
+        case TookTooLong():
+            raise TakesTooLong
+        case _:
+            return reply.text

@@ -23,9 +23,10 @@ class LoadVocabulary(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProveGrammar(msgspec.Struct, frozen=True, tag=True):
-    """Translate a grammar, compile it, compute its first mask: answered by `Done` or `Refused`."""
+    """Translate a grammar, compile it, compute its first mask within so many seconds of computing: any answer."""
 
     grammar: Grammar
+    limit_s: float
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
@@ -40,8 +41,12 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     error: ErrorInfo
 
 
+class TookTooLong(msgspec.Struct, frozen=True, tag=True):
+    """It was not done within its time."""
+
+
 Job = LoadVocabulary | ProveGrammar
-Reply = Done | Refused
+Reply = Done | Refused | TookTooLong
 
 jobs: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

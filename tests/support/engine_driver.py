@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from pagewire.engine_core.engine import Engine
+from pagewire.engine_core.grammar.gate import Lane
 from pagewire.engine_core.pooled import scale_to_one
 from pagewire.engine_core.rest.rest import RestMode
 from pagewire.frontend.client.journal import JournalEntry
@@ -293,7 +294,7 @@ class EngineDriver:
         return self.executor.execute(step, masks)
 
     def _exchange_grammars(self) -> None:
-        while (order := self.engine.grammars.take_order()) is not None:
+        while (order := self.engine.grammars.take_order(Lane.QUICK)) is not None:
             self.orders.append(order)
         if not self.delays_grammars:
             self.compile()

@@ -10,7 +10,8 @@ import zmq
 
 from pagewire.checkpoint.tokenizer.load import count_ids, read_tokenizer
 from pagewire.engine_core.grammar.compiled import CompiledGrammar
-from pagewire.engine_core.grammar.compiler import GrammarCompiler
+from pagewire.engine_core.grammar.compiler import LIMITS_S, GrammarCompiler
+from pagewire.engine_core.grammar.gate import Lane
 from pagewire.engine_core.grammar.vocabulary_source import VocabularySource
 from pagewire.ipc.structured_outputs import Grammar
 from tests.support.tiny_model import tiny_checkpoint
@@ -23,14 +24,18 @@ class Orders:
 
     def __init__(self, *grammars: Grammar) -> None:
         self.orders = list(grammars)
+        self.slow_orders = []
         self.results = []
         self.successor_orders = []
 
-    def take_order(self):
-        return self.orders.pop(0) if self.orders else None
+    def take_order(self, lane):
+        orders = self.orders if lane is Lane.QUICK else self.slow_orders
+        return orders.pop(0) if orders else None
 
     def finish(self, result):
         self.results.append(result)
+        if result.compiled is None and result.error is None:
+            self.slow_orders.append(result.grammar)
 
     def take_successor_orders(self):
         orders, self.successor_orders = self.successor_orders, []
@@ -57,7 +62,7 @@ def test_nothing_is_started_before_the_first_grammar(source):
     poller = zmq.Poller()
     compiler = GrammarCompiler(source, log_level="warning", poller=poller)
     compiler.exchange(Orders())
-    assert not compiler._new.is_started
+    assert not compiler.is_started
     assert not poller.poll(0)
     compiler.close()
 
@@ -107,6 +112,23 @@ def test_results_come_in_order_each_with_its_matcher_or_its_reason(source):
     assert "unclosed" in second.error.message
     assert third.compiled is not None
     assert not poller.poll(0)
+    compiler.close()
+
+
+@pytest.mark.slow
+def test_grammar_that_takes_long_is_tried_again_beside_others_with_more_time(source, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LIMITS_S, Lane.QUICK, 0.05)
+    monkeypatch.setitem(LIMITS_S, Lane.SLOW, 0.5)
+    poller = zmq.Poller()
+    compiler = GrammarCompiler(source, log_level="warning", poller=poller)
+    endless = Grammar("json_schema", '{"type": "integer", "multipleOf": 99999989}')
+    engine = Orders(endless, Grammar("regex", "a+"))
+    run(compiler, poller, engine, 3)
+    deferred, *others = engine.results
+    assert (deferred.grammar, deferred.compiled, deferred.error) == (endless, None, None)
+    by_grammar = {result.grammar: result for result in others}
+    assert by_grammar[Grammar("regex", "a+")].compiled is not None
+    assert "more than 0.5 s" in by_grammar[endless].error.message
     compiler.close()
 
 

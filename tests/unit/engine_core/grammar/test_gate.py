@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.engine_core.grammar.gate import MAX_COMPILED, GrammarGate
+from pagewire.engine_core.grammar.gate import MAX_COMPILED, CompileResult, GrammarGate, Lane
 from pagewire.ipc.errors import ErrorInfo
 from pagewire.ipc.outputs import FinishReason
 from pagewire.ipc.structured_outputs import Grammar
@@ -88,8 +88,63 @@ def test_order_that_nobody_waits_for_is_dropped():
     driver.engine.add_request(b"bob", constrained(1), 0.0)
     driver.engine.add_request(b"ann", constrained(2, Grammar("regex", "a+")), 0.0)
     driver.engine.abort_client(b"bob")
-    assert driver.engine.grammars.take_order() == Grammar("regex", "a+")
-    assert driver.engine.grammars.take_order() is None
+    assert driver.engine.grammars.take_order(Lane.QUICK) == Grammar("regex", "a+")
+    assert driver.engine.grammars.take_order(Lane.QUICK) is None
+
+
+def test_grammar_that_takes_long_leaves_its_lane_to_others_and_waits_for_the_other_one():
+    driver = driver_of()
+    grammars = driver.engine.grammars
+    slow, late = Grammar("regex", "a+"), Grammar("regex", "b+")
+    driver.delays_grammars = True
+    driver.add(constrained(1, slow), constrained(2, late))
+    assert driver.orders == [slow, late]
+    grammars.finish(CompileResult(slow, None))
+    driver.add(constrained(3, slow))
+    assert grammars.take_order(Lane.QUICK) is None
+    assert grammars.take_order(Lane.SLOW) == slow
+    assert grammars.take_order(Lane.SLOW) is None
+    driver.orders.reverse()
+    driver.run()
+    for request_id in (1, 2, 3):
+        driver.check_complete(request_id)
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_grammar_that_nobody_waits_for_is_dropped_in_both_lanes(lane):
+    driver = driver_of()
+    grammars = driver.engine.grammars
+    driver.engine.add_request(b"bob", constrained(1), 0.0)
+    if lane is Lane.SLOW:
+        grammars.take_order(Lane.QUICK)
+        grammars.finish(CompileResult(AB, None))
+    driver.engine.abort_client(b"bob")
+    assert grammars.take_order(lane) is None
+    driver.engine.add_request(b"ann", constrained(2), 0.0)
+    assert grammars.take_order(Lane.QUICK) == AB, "as if it had never been asked for"
+
+
+def test_grammar_that_takes_long_when_nobody_waits_any_more_is_forgotten():
+    driver = driver_of()
+    driver.engine.add_request(b"bob", constrained(1), 0.0)
+    driver.engine.grammars.take_order(Lane.QUICK)
+    driver.engine.abort_client(b"bob")
+    driver.engine.grammars.finish(CompileResult(AB, None))
+    assert driver.engine.grammars.take_order(Lane.SLOW) is None
+    driver.engine.add_request(b"bob", constrained(2), 0.0)
+    assert driver.engine.grammars.take_order(Lane.QUICK) == AB
+
+
+def test_clients_take_turns_and_share_what_several_ask_for():
+    driver = driver_of()
+    grammars = [Grammar("regex", f"a{{{length}}}") for length in range(1, 7)]
+    for number, grammar in enumerate(grammars[:4]):
+        driver.engine.add_request(b"bob", constrained(number, grammar), 0.0)
+    driver.engine.add_request(b"ann", constrained(1, grammars[3]), 0.0)
+    driver.engine.add_request(b"ann", constrained(2, grammars[4]), 0.0)
+    driver.engine.add_request(b"bob", constrained(9, grammars[5], salt="pepper"), 0.0)
+    taken = [driver.engine.grammars.take_order(Lane.QUICK) for _ in range(7)]
+    assert taken == [grammars[0], grammars[3], grammars[5], grammars[1], grammars[4], grammars[2], None]
 
 
 def test_held_request_survives_the_executors_death():
