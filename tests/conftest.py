@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,7 @@ def logging_as_before() -> Iterator[None]:
     """Undo what a test sets up for its process's log: no later test would see what it waits for."""
     logger, root = logging.getLogger("pagewire"), logging.getLogger()
     handlers, level, propagate, of_root = list(logger.handlers), logger.level, logger.propagate, list(root.handlers)
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     yield
     is_unchanged = logger.handlers == handlers
     logger.handlers[:] = handlers
@@ -58,6 +60,7 @@ def logging_as_before() -> Iterator[None]:
     if not is_unchanged:
         root.handlers[:] = of_root
         logging.captureWarnings(False)
+        sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,6 +7,7 @@ code 1. Only what `--help` needs is imported at the top: the commands import the
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
@@ -15,6 +16,7 @@ import click
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import ConfigError, PagewireError, StartError
+from pagewire.ipc.logs import current_log_format
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 from ..terminal.safe_text import safe_text
@@ -105,7 +107,11 @@ def run(argv: Sequence[str], launcher: Launcher | None = None) -> int:
 
 
 def _complain(message: str, exit_code: int) -> int:
-    click.echo(f"pagewire: error: {' '.join(safe_text(message).split())}", err=True)
+    line = " ".join(safe_text(message).split())
+    if current_log_format() == "json":  # the server had begun to log
+        logging.getLogger("pagewire").error("%s", line)
+    else:
+        click.echo(f"pagewire: error: {line}", err=True)
     return exit_code
 
 

@@ -12,20 +12,6 @@ import pytest
 from pagewire.ipc.logs import current_log_format, setup_logging
 
 
-@pytest.fixture(autouse=True)
-def _restored():
-    logger = logging.getLogger("pagewire")
-    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    root = logging.getLogger().handlers[:]
-    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
-    yield
-    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
-    logging.captureWarnings(False)
-    logging.getLogger().handlers[:] = root
-    logger.handlers[:], logger.propagate = handlers, propagate
-    logger.setLevel(level)
-
-
 def test_lines_name_level_and_process(capsys: pytest.CaptureFixture[str]):
     setup_logging("core", "info")
     logging.getLogger("pagewire.engine_core.loop").info("taken: %s", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pagewire.frontend.cli.main import run
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import MachineError
+from pagewire.ipc.logs import setup_logging
 from pagewire.ipc.server_config import ListenConfig, ServerConfig
 
 
@@ -152,6 +154,13 @@ def test_unknown_flag_of_one_dash_and_several_letters_is_named_whole(arg: str, c
 def test_what_the_machine_lacks_is_exit_code_1_and_one_line(capsys: pytest.CaptureFixture[str]):
     assert run(["serve"], RecordingLauncher(error=MachineError("port 8000\nis taken"))) == 1
     assert capsys.readouterr().err == "pagewire: error: port 8000 is taken\n"
+
+
+def test_it_is_json_where_the_log_is(capsys: pytest.CaptureFixture[str]):
+    setup_logging("frontend", "info", "json")
+    assert run(["serve"], RecordingLauncher(error=MachineError("port 8000\nis taken"))) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (json.loads(line)["level"], json.loads(line)["message"]) == ("error", "port 8000 is taken")
 
 
 def test_ctrl_c_before_the_start_ends_like_a_shell_command():
