@@ -23,7 +23,8 @@ _PACKAGES = (
     "huggingface-hub", "llguidance", "transformers", "ray",
 )  # fmt: skip
 _VARIABLES = re.compile(r"(PAGEWIRE|VLLM|HF|CUDA|NVIDIA|OMP|XDG|RAY)_\w+|TMPDIR")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL|HEADERS")
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _TIMEOUT_S = 10.0
 
 
@@ -49,7 +50,7 @@ def _rows() -> Iterator[tuple[str, str]]:
     yield "packaged model", str(default_cache_directory())
     for name in sorted(os.environ):
         if _VARIABLES.fullmatch(name):
-            yield name, "(set)" if _SECRET.search(name) else os.environ[name]
+            yield name, "(set)" if _SECRET.search(name) else _IN_URL.sub("(set)", os.environ[name])
 
 
 def _version(name: str) -> str:

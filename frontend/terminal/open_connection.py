@@ -51,7 +51,7 @@ def _start(config: EngineConfig, stack: contextlib.ExitStack, say: Say) -> Serve
     """Start an engine, which ends with the stack."""
     from .own_server import OwnServer
 
-    stack.enter_context(_leaving_in_order())
+    stack.enter_context(leaving_in_order())
     setup_logging("frontend", config.log_level, config.log_format)
     say(f"Starting an engine for {config.model.model} in this terminal; `pagewire serve` keeps one for everybody.")
     started = time.perf_counter()
@@ -66,8 +66,8 @@ def _start(config: EngineConfig, stack: contextlib.ExitStack, say: Say) -> Serve
 
 
 @contextmanager
-def _leaving_in_order() -> Iterator[None]:
-    """Have an order to end, or the end of the terminal, close what is open, and not leave its folder behind."""
+def leaving_in_order() -> Iterator[None]:
+    """Have an order to end, or the end of the terminal, close what is open: no folder, no screen is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield  # whoever has the main thread has its signals
         return

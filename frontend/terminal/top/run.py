@@ -19,6 +19,7 @@ from rich.live import Live
 from pagewire.ipc.errors import MachineError, PagewireError
 
 from ..connection import ServerConnection
+from ..open_connection import leaving_in_order
 from ..plain_console import plain_console
 from ..safe_text import safe_text
 from .config import TopConfig
@@ -48,7 +49,7 @@ def run(config: TopConfig, console: Console | None = None) -> int:
             time.sleep(config.interval)
             console.print(draw(watch.look()))
             return 0
-        with keys_at_once() as wait, Live(console=console, auto_refresh=False, screen=True) as live:
+        with leaving_in_order(), keys_at_once() as wait, Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
                 live.update(draw(watch.look()), refresh=True)
                 if wait(config.interval):

@@ -175,10 +175,12 @@ def test_fetched_models_are_completed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_bug_report_holds_no_secret(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("PAGEWIRE_CACHE", "/some/where")
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:hf_secret@mirror.example")
     result = CliRunner().invoke(collect_env_command(), standalone_mode=False)
     assert "HF_TOKEN" in result.output
     assert "hf_secret" not in result.output
     assert "/some/where" in result.output
+    assert "https://(set)@mirror.example" in result.output
     assert "pagewire  " in result.output
 
 

@@ -4,8 +4,10 @@ import asyncio
 import io
 import os
 import pty
+import signal
 import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from pagewire.frontend.terminal.top.run import Watch, keys_at_once, run
 from pagewire.frontend.terminal.top.view import draw
 from pagewire.ipc.errors import ConfigError
 from tests.support.http_server import running_server
+from tests.support.terminal import Terminal
 
 
 async def test_once_prints_one_frame_of_a_real_servers_metrics():
@@ -80,6 +83,19 @@ def test_what_a_server_says_is_shown_and_not_obeyed():
     text = console.file.getvalue()
     assert "[b]\ufffd]0;m at http://h" in text
     assert "3 [/x]\ufffd[2J" in text
+
+
+@pytest.mark.slow
+async def test_an_order_to_end_gives_the_terminal_back(tmp_path: Path):
+    def use(url: str) -> None:
+        terminal = Terminal(["top", "--url", url], tmp_path)
+        terminal.expect("q quits")
+        terminal.process.terminate()
+        assert terminal.end() == 128 + signal.SIGTERM
+        assert "\x1b[?1049l" in terminal.shown  # the screen from before
+
+    async with running_server("hello") as server:
+        await asyncio.to_thread(use, server.url)
 
 
 def test_an_interval_has_bounds():
