@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -77,6 +79,28 @@ def partial_downloads(cache_directory: Path | None = None) -> dict[str, int]:
         if partial:
             sizes[_repo_id(folder)] = partial
     return sizes
+
+
+def remove_partial_download(repo_id: str, cache_directory: Path | None = None) -> int:
+    """Remove what broken downloads of a repository have brought and return the bytes that this gave back.
+
+    Raises:
+        OSError: a file can't be removed, or is on its way now.
+    """
+    cache = cache_directory or hub_cache_directory()
+    (folder,) = (each for each in _repo_folders(cache) if _repo_id(each) == repo_id)
+    freed = 0
+    for file in (folder / "blobs").glob(f"*{PARTIAL_SUFFIX}"):
+        with file.open("ab") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as who fetches it does
+            except BlockingIOError as exc:
+                raise OSError(errno.EBUSY, "it is being fetched", str(file)) from exc
+            freed += file.stat().st_size
+            file.unlink()
+    if not any(_snapshots(folder)):
+        shutil.rmtree(folder)
+    return freed
 
 
 def drop_damaged_files(model: StoredModel) -> list[str]:

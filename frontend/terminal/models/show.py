@@ -16,7 +16,7 @@ from pagewire.checkpoint.model_config import ModelConfig
 from pagewire.checkpoint.placement import Placement
 from pagewire.checkpoint.quantization.describe import describe_quantization
 from pagewire.checkpoint.resolve import resolve_config
-from pagewire.checkpoint.sources.inventory import list_models
+from pagewire.checkpoint.sources.inventory import StoredModel, list_models
 from pagewire.checkpoint.tokenizer.load import read_tokenizer
 from pagewire.ipc.config import GPU_STEP_LIMITS
 from pagewire.ipc.errors import ConfigError
@@ -36,7 +36,7 @@ def show(name: str, config: ShowConfig, say: Say) -> int:
         ConfigError: there is no such model, or it is one that can't be served.
     """
     cache = None if config.store.download_dir is None else Path(config.store.download_dir).expanduser()
-    stored = next((each for each in list_models(cache) if each.name.lower() == name.lower()), None)
+    stored = _stored(name, cache)
     if stored is not None and config.store.revision is None:
         path = stored.path
     else:
@@ -57,6 +57,17 @@ def show(name: str, config: ShowConfig, say: Say) -> int:
     for title, fact in facts.items():
         say(f"{title.replace('_', ' '):<{width}}  {fact}")
     return 0
+
+
+def _stored(name: str, cache: Path | None) -> StoredModel | None:
+    """Return the model of that name on this machine, or the only one of a repository of GGUF files."""
+    models = list_models(cache)
+    named = [each for each in models if each.name.lower() == name.lower()]
+    of_repository = [each for each in models if each.name.lower().partition(":")[0] == name.lower()]
+    names = list(dict.fromkeys(each.name for each in of_repository))  # of several revisions the first counts
+    if not named and len(names) > 1:
+        raise ConfigError(f"of {name} there are {', '.join(names)}; name one of them.")
+    return next(iter(named or of_repository), None)
 
 
 def _facts(name: str, path: Path, model: ModelConfig, template: str | None) -> dict[str, str]:

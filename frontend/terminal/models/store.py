@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from rich.table import Table
@@ -18,6 +20,7 @@ from pagewire.checkpoint.sources.inventory import (
     list_models,
     partial_downloads,
     remove_model,
+    remove_partial_download,
 )
 from pagewire.ipc.errors import ConfigError, MachineError
 
@@ -33,18 +36,18 @@ _WIDTH_OF_PIPES = 240
 def show_list(config: ListConfig, say: Say) -> int:
     """Print the models of this machine, where they are and what they take; return the exit code."""
     cache = _directory(config.download_dir)
-    models, partial = list_models(cache), partial_downloads(cache)
+    models, broken = list_models(cache), partial_downloads(cache)
     if config.json:
         say(msgspec.json.format(msgspec.json.encode([_facts(model) for model in models])).decode())
         return 0
-    if not models and not partial:
+    if not models and not broken:
         say("There are no models yet; `pagewire models pull MODEL` fetches one.")
         return 0
     table = Table("model", "size", "last used", "where", box=None, pad_edge=False)
     for model in models:
         used = datetime.fromtimestamp(model.used_s, UTC).strftime("%Y-%m-%d")
         table.add_row(safe_text(model.name), readable_size(model.num_bytes), used, safe_text(str(model.path)))
-    for repo_id, num_bytes in partial.items():
+    for repo_id, num_bytes in broken.items():
         table.add_row(safe_text(repo_id), readable_size(num_bytes), "", "not whole yet: pull it again, and it goes on")
     console = plain_console()
     if not console.is_terminal:
@@ -52,8 +55,8 @@ def show_list(config: ListConfig, say: Say) -> int:
     console.print(table)
     # Revisions share what they have in common.
     files = {file.resolve() for model in models for file in model.files}
-    total = sum(file.stat().st_size for file in files) + sum(partial.values())
-    console.print(f"{len(models)} models, {readable_size(total)}", style="dim")
+    total = sum(file.stat().st_size for file in files) + sum(broken.values())
+    console.print(f"{len(models)} {'model' if len(models) == 1 else 'models'}, {readable_size(total)}", style="dim")
     return 0
 
 
@@ -83,7 +86,7 @@ def remove(names: tuple[str, ...], config: RemoveConfig, say: Say, ask: Callable
     """Remove models after asking; return the exit code.
 
     Args:
-        names: of models on this machine; of a repository of GGUF files, all of them or one.
+        names: of models on this machine; of a repository of GGUF files, all of them or one; of broken downloads.
         config: whether to ask.
         say: prints a line.
         ask: puts a question to the user.
@@ -92,19 +95,19 @@ def remove(names: tuple[str, ...], config: RemoveConfig, say: Say, ask: Callable
         ConfigError: there is no such model, or nobody can be asked.
         MachineError: a file can't be removed.
     """
-    models = list_models(_directory(config.download_dir))
-    chosen = [model for name in names for model in _named(name, models)]
+    removable = _removable(_directory(config.download_dir))
+    chosen = [each for name in names for each in _named(name, removable)]
     if not config.yes and not sys.stdin.isatty():
         raise ConfigError("nobody can be asked here; give --yes to remove the models all the same.")
-    for model in chosen:
-        if not config.yes and not ask(f"Remove {model.name}, {readable_size(model.num_bytes)}, at {model.path}?"):
-            say(f"{model.name} stays.")
+    for each in chosen:
+        if not config.yes and not ask(f"Remove {each.name}, {readable_size(each.num_bytes)}, {each.where}?"):
+            say(f"{each.name} stays.")
             continue
         try:
-            freed = remove_model(model)
+            freed = each.remove()
         except OSError as exc:
-            raise MachineError(f"{model.name} can't be removed: {exc.filename}: {exc.strerror}.") from exc
-        say(f"Removed {model.name}; {readable_size(freed)} are free again.")
+            raise MachineError(f"{each.name} can't be removed: {exc.filename}: {exc.strerror}.") from exc
+        say(f"Removed {each.name}; {readable_size(freed)} are free again.")
     return 0
 
 
@@ -117,12 +120,31 @@ def readable_size(num_bytes: float) -> str:
     return f"{num_bytes:.2f} TiB"
 
 
-def _named(name: str, models: list[StoredModel]) -> list[StoredModel]:
+class _Removable(NamedTuple):
+    name: str
+    num_bytes: int
+    where: str
+    remove: Callable[[], int]
+
+
+def _removable(cache: Path | None) -> list[_Removable]:
+    models = [
+        _Removable(model.name, model.num_bytes, f"at {model.path}", partial(remove_model, model))
+        for model in list_models(cache)
+    ]
+    broken = [
+        _Removable(repo_id, num_bytes, "of a download that broke", partial(remove_partial_download, repo_id, cache))
+        for repo_id, num_bytes in partial_downloads(cache).items()
+    ]
+    return [*broken, *models]  # the last model of a repository takes its folder along
+
+
+def _named(name: str, removable: list[_Removable]) -> list[_Removable]:
     lowered = name.lower()
-    found = [model for model in models if lowered in (model.name.lower(), model.name.lower().partition(":")[0])]
+    found = [each for each in removable if lowered in (each.name.lower(), each.name.lower().partition(":")[0])]
     if found:
         return found
-    known = [model.name for model in models]
+    known = [each.name for each in removable]
     matches = get_close_matches(name, known, n=1, cutoff=0.5)
     contained = [each for each in known if lowered in each.lower()] or matches
     guess = f"; did you mean {contained[0]}?" if contained else f"; there are {', '.join(known) or 'none'}."

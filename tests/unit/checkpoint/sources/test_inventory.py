@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import fcntl
 import hashlib
 from pathlib import Path
 
 import pytest
 
-from pagewire.checkpoint.sources.inventory import drop_damaged_files, list_models, partial_downloads, remove_model
+from pagewire.checkpoint.sources.inventory import (
+    drop_damaged_files,
+    list_models,
+    partial_downloads,
+    remove_model,
+    remove_partial_download,
+)
 from pagewire.checkpoint.sources.packaged import SMOLLM2
 from pagewire.checkpoint.sources.resumed_file import PARTIAL_SUFFIX
 
@@ -60,6 +67,23 @@ def test_an_empty_machine_has_no_models(tmp_path: Path):
 def test_what_broken_downloads_left_is_told(cache: Path):
     (cache / "models--acme--half" / "blobs" / f"{'0' * 64}{PARTIAL_SUFFIX}").write_bytes(b"12345")
     assert partial_downloads(cache) == {"acme/half": 5}
+
+
+def test_what_broken_downloads_left_goes_and_the_rest_stays(cache: Path):
+    file = cache / "models--acme--half" / "blobs" / f"{'0' * 64}{PARTIAL_SUFFIX}"
+    file.write_bytes(b"12345")
+    with file.open("ab") as fetching:
+        fcntl.flock(fetching, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="being fetched"):
+            remove_partial_download("acme/half", cache)
+    assert remove_partial_download("acme/half", cache) == 5
+    assert partial_downloads(cache) == {}
+    assert (cache / "models--acme--half" / "snapshots" / COMMIT / "config.json").is_file()
+    lone = cache / "models--acme--new" / "blobs" / f"{'1' * 64}{PARTIAL_SUFFIX}"
+    lone.parent.mkdir(parents=True)
+    lone.write_bytes(b"1")
+    assert remove_partial_download("acme/new", cache) == 1
+    assert not lone.parent.parent.exists()
 
 
 def test_one_gguf_file_goes_and_the_others_stay(cache: Path):

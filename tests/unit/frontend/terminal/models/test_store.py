@@ -54,7 +54,7 @@ def test_a_model_is_fetched_listed_shown_and_removed(models: Run, hub: FakeHub):
     assert "Fetching" not in pulled.stderr  # no bars of the library's own beside it
     listed = models("list").stdout
     assert "acme/tiny " in listed
-    assert "1 models" in listed
+    assert "1 model, " in listed
     shown = models("show", "acme/tiny").stdout
     assert "Qwen3ForCausalLM" in shown
     assert "not fetched" not in shown
@@ -74,6 +74,9 @@ def test_damaged_weights_are_noticed_and_fetched_again(models: Run, tmp_path: Pa
     again = models("pull", "acme/tiny-GGUF:F16")
     assert "Damaged, and fetched again: tiny-F16.gguf" in again.stdout, again.stderr
     assert file.read_bytes() == whole
+    assert "as F16" in models("show", "acme/tiny-GGUF").stdout  # the only one of its repository that is here
+    (file.resolve().parent / f"{'0' * 64}.partial").write_bytes(b"12345")
+    assert "Removed acme/tiny-GGUF; 5 bytes are free again." in models("rm", "acme/tiny-GGUF", "--yes").stdout
 
 
 @pytest.mark.parametrize(
