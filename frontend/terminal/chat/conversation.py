@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -176,7 +176,11 @@ class Conversation:
             raise InvalidRequest(f"{path} can't be read: {exc.strerror}.") from exc
         except msgspec.DecodeError as exc:
             raise InvalidRequest(f"{path} is no saved conversation: {exc}.") from exc
-        self.system_prompt, self.settings, self.messages = saved.system_prompt, saved.settings, saved.messages
+        unknown = saved.settings.keys() - SETTINGS.keys()
+        if unknown:
+            raise InvalidRequest(f"{path} is no saved conversation: {min(unknown)} is no setting.")
+        self.system_prompt, self.settings = saved.system_prompt, saved.settings
+        self.messages = [{"role": each.role, "content": each.content} for each in saved.messages]
 
     def _markdown(self) -> str:
         system = [f"> {self.system_prompt}"] if self.system_prompt else []
@@ -184,7 +188,12 @@ class Conversation:
         return "\n\n".join([f"# Conversation with {self.model}", *system, *parts])
 
 
+class _SavedMessage(msgspec.Struct):
+    role: Literal["user", "assistant"]
+    content: str
+
+
 class _Saved(msgspec.Struct):
-    messages: list[Message]
+    messages: list[_SavedMessage]
     system_prompt: str | None = None
     settings: JsonObject = {}

@@ -63,9 +63,11 @@ def test_what_is_saved_can_be_loaded_and_read(tmp_path: Path):
     assert (other.messages, other.settings, other.system_prompt) == (conversation.messages, {"seed": 7}, "Be brief.")
     assert other.model == "another"
     assert "**Assistant:** hello" in (tmp_path / "a.md").read_text()
-    (tmp_path / "bad").write_text("[]")
-    with pytest.raises(InvalidRequest, match="no saved conversation"):
-        commands(other).run(f"/load {tmp_path / 'bad'}")
+    for bad in ("[]", '{"messages": [{"text": "x"}]}', '{"messages": [], "settings": {"stream": false}}'):
+        (tmp_path / "bad").write_text(bad)
+        with pytest.raises(InvalidRequest, match="no saved conversation"):
+            commands(other).run(f"/load {tmp_path / 'bad'}")
+    assert other.messages == conversation.messages
 
 
 @pytest.mark.parametrize(
