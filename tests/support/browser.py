@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.http_server import Running, running_server
 
 SCREENSHOTS = os.environ.get("PAGEWIRE_SCREENSHOTS")
-_WAIT_S = 20.0  # for what takes milliseconds on a machine that has time
+_WAIT_S = 60.0  # for what takes milliseconds on a machine that has time
 
 VIEW = {
     "stats": {"num_running": 1, "num_waiting": 1, "num_blocks": 64, "num_used_blocks": 9, "num_steps": 40},
@@ -64,6 +64,7 @@ def chromium() -> Iterator[Any]:  # Any: selenium may be missing where this is t
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    running.set_script_timeout(_WAIT_S)
     try:
         yield running
     finally:
