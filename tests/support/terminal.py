@@ -48,6 +48,17 @@ class Terminal:
         self.expect("> ")
         self.type(text)
 
+    def interrupt_until(self, text: str) -> None:
+        """Press Ctrl-C until the text is shown; see `interrupt_until_end`."""
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            os.kill(self.process.pid, signal.SIGINT)
+            while text not in self.shown[self._read_to :] and self._read(5.0):
+                pass
+            if text in self.shown[self._read_to :]:
+                return self.expect(text)
+        raise AssertionError(f"Ctrl-C does not show {text!r}: {self.shown!r}")
+
     def interrupt_until_end(self) -> int:
         """Press Ctrl-C; press it again while the first goes unnoticed; return the exit code.
 

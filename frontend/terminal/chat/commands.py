@@ -91,7 +91,7 @@ class ChatCommands:
             [
                 *(f"{left:<{width}}  {right}" for left, right in rows),
                 'A line that ends in \\ goes on in the next one; """ begins and ends a text of several lines.',
-                "Ctrl-C stops an answer, and ends the chat if nothing is being answered.",
+                "Ctrl-C stops an answer; pressed twice at the prompt, it ends the chat.",
             ]
         )
 
@@ -156,7 +156,7 @@ class ChatCommands:
         return Outcome(
             [
                 f"last:  {stats[-1].describe()}",
-                f"total: {len(stats)} answers, {total} tokens in {seconds:.1f} s"
+                f"total: {len(stats)} {'answer' if len(stats) == 1 else 'answers'}, {total} tokens in {seconds:.1f} s"
                 + (f", {total / seconds:.1f} tok/s" if seconds > 0 else ""),
             ]
         )

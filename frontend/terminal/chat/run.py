@@ -98,7 +98,7 @@ class Chat:
         self._config = config
         self._console = console or plain_console(no_color=config.plain or None)
         self._read = read
-        self._was_interrupted = False  # since the last message: then the next Ctrl-C is the end
+        self._was_interrupted = False  # at the prompt, since the last message: then the next Ctrl-C is the end
         self._commands = ChatCommands(conversation, connection.model_names)
 
     def run(self) -> int:
@@ -169,7 +169,7 @@ class Chat:
                     self._connection.stream(_PATH, self._conversation.body(), reader.take)
             is_whole = True
         except KeyboardInterrupt:
-            self._was_interrupted = True  # what came until now is the answer
+            pass  # what came until now is the answer; a second one by the same hand costs no conversation
         finally:
             stats = reader.stats()
             if reader.text or is_whole:

@@ -44,7 +44,7 @@ async def test_a_person_chats_stops_an_answer_and_leaves(tmp_path: Path):
 
 
 @pytest.mark.slow
-async def test_ctrl_c_stops_the_answer_and_a_second_one_ends_the_chat(tmp_path: Path):
+async def test_ctrl_c_stops_the_answer_and_twice_at_the_prompt_ends_the_chat(tmp_path: Path):
     def use(url: str) -> None:
         terminal = Terminal(["chat", "--url", url, "--plain"], tmp_path)
         terminal.expect("/help shows the commands")
@@ -52,6 +52,8 @@ async def test_ctrl_c_stops_the_answer_and_a_second_one_ends_the_chat(tmp_path: 
         terminal.expect("word")
         os.kill(terminal.process.pid, signal.SIGINT)
         terminal.expect("stopped")
+        terminal.expect("> ")
+        terminal.interrupt_until("once more")
         terminal.expect("> ")
         assert terminal.interrupt_until_end() == 0
 
