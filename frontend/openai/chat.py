@@ -29,6 +29,7 @@ from .bodies.responses import (
 from .bodies.schema import ChatRequest
 from .chat_call import ChatAnswer, ChatCall, start_chat
 from .event_template import EventTemplate
+from .functions import delta_in_kind, message_in_kind
 from .logprobs import ChatLogprobsWriter, write_prompt_logprobs
 from .params import check_stream_options
 from .serving import SERVING, Serving, request_id, request_label
@@ -115,15 +116,16 @@ class _ChatAnswer:
             for call in answer.calls
         ]
         reasoning = answer.reasoning or UNSET
+        message = AnswerMessage(
+            role=self.role,
+            content=text if text or not calls else None,
+            reasoning=reasoning,
+            reasoning_content=reasoning,
+            tool_calls=calls or UNSET,
+        )
         return ChatChoice(
             index=index,
-            message=AnswerMessage(
-                role=self.role,
-                content=text if text or not calls else None,
-                reasoning=reasoning,
-                reasoning_content=reasoning,
-                tool_calls=calls or UNSET,
-            ),
+            message=message_in_kind(message) if self.chat.answers_in_functions else message,
             logprobs=None if self.logprobs is None else self.logprobs.write(answer.logprobs),
             finish_reason=answer.finish_reason,
             stop_reason=answer.stop_reason,
@@ -173,7 +175,7 @@ class _ChatChunkWriter:
         logprobs: ChatLogprobs | None = None
         if self._answer.logprobs is not None and chunk.logprobs:
             logprobs = self._answer.logprobs.write(chunk.logprobs)
-        deltas = [write_part(part) for part in parts]
+        deltas = [self._delta(part) for part in parts]
         if not deltas and (logprobs is not None or (self._returns_ids and chunk.token_ids)):
             deltas = [ChatDelta(content="")]
         events = b""
@@ -208,7 +210,11 @@ class _ChatChunkWriter:
     def _part_event(self, index: int, part: AnswerPart) -> bytes:
         if isinstance(part, TextPart):
             return self._text_event(index, part.text)
-        return self._event(ChatChunkChoice(index=index, delta=write_part(part)))
+        return self._event(ChatChunkChoice(index=index, delta=self._delta(part)))
+
+    def _delta(self, part: AnswerPart) -> ChatDelta:
+        delta = write_part(part)
+        return delta_in_kind(delta) if self._answer.chat.answers_in_functions else delta
 
     def _text_event(self, index: int, text: str) -> bytes:
         template = self._templates.get(index)

@@ -27,6 +27,8 @@ from ..text.generation import TextChunk
 from .bodies.responses import CompletionTokensDetails, Usage
 from .bodies.schema import ChatRequest, refuse_unsupported
 from .call import Answer, Call, start_call
+from .functions import FINISH_REASON as FUNCTION_CALL
+from .functions import functions_as_tools
 from .messages import render_messages
 from .params import check_stream_options, sampling_params
 from .serving import Serving
@@ -74,6 +76,7 @@ class ChatCall:
         model: the name to report.
         created: Unix time of the answer.
         plan: how its answers are read.
+        answers_in_functions: whether it was asked with `functions` rather than tools.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class ChatCall:
         created: int,
         plan: AnswerPlan,
         reasoning_end_id: int | None = None,
+        answers_in_functions: bool = False,
     ) -> None:
         self.call = call
         self.body = body
@@ -95,6 +99,7 @@ class ChatCall:
         self.model = model
         self.created = created
         self.plan = plan
+        self.answers_in_functions = answers_in_functions
         self._readers = [plan.make_reader() for _ in range(params.n)]
         self._has_calls = [False] * params.n
         self._reasoning_end_id = reasoning_end_id
@@ -125,10 +130,11 @@ class ChatCall:
         """Return why a child's answer ended, once all its chunks are read.
 
         `reason` is the engine's: stop, length or abort. An answer with calls that came to its own end says
-        "tool_calls"; one whose tool was named by the request says "stop", as OpenAI's service does.
+        "tool_calls", or "function_call" where it was asked with functions; one whose tool was named by the request says
+        "stop", as OpenAI's service does.
         """
         if reason == "stop" and self._has_calls[index] and self.plan.tools.mode != "named":
-            return "tool_calls"
+            return FUNCTION_CALL if self.answers_in_functions else "tool_calls"
         return reason
 
     def usage(self) -> Usage:
@@ -188,11 +194,8 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
         EngineDead: the engine is gone.
     """
     refuse_unsupported(body)
-    if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
-        raise InvalidRequest(
-            f"max_completion_tokens must be at least 1, or null; got {body.max_completion_tokens}.",
-            param="max_completion_tokens",
-        )
+    answers_in_functions, body = bool(body.functions), functions_as_tools(body)
+    _check_max_completion_tokens(body)
     model = serving.check_model(body.model)
     deadline = serving.deadline_of(request, body)
     check_stream_options(body)
@@ -231,6 +234,7 @@ async def start_chat(serving: Serving, request: web.Request, body: ChatRequest, 
                 created=int(serving.wall_clock()),
                 plan=plan,
                 reasoning_end_id=serving.formats.reasoning_end_id,
+                answers_in_functions=answers_in_functions,
             )
 
 
@@ -266,6 +270,14 @@ def _num_logprobs(body: ChatRequest, serving: Serving) -> int | None:
         if body.top_logprobs and not body.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _check_max_completion_tokens(body: ChatRequest) -> None:
+    if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
+        raise InvalidRequest(
+            f"max_completion_tokens must be at least 1, or null; got {body.max_completion_tokens}.",
+            param="max_completion_tokens",
+        )
 
 
 def _first(*values: int | None) -> int | None:

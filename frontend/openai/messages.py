@@ -13,9 +13,9 @@ from .bodies.schema import ChatMessage, ChatRequest, TokenizeRequest
 from .bodies.tool_bodies import ToolCallBody
 from .tool_use import offered_tools
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # Fields that only audio and the like fill, and that an SDK's message object writes back empty.
-EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call")
+EMPTY_FIELDS = ("refusal", "annotations", "audio")
 EMPTY_VALUES: tuple[object, ...] = (None, "", [])
 
 
@@ -76,18 +76,31 @@ def _as_mapping(message: ChatMessage, index: int) -> dict[str, Any]:  # Any: tem
     for name in EMPTY_FIELDS:
         if getattr(message, name) not in EMPTY_VALUES:
             raise InvalidRequest(f"{where}.{name} is not supported by this server (yet).", param=f"{where}.{name}")
-    if message.tool_calls and message.role != "assistant":
+    calls = message.tool_calls or []
+    if message.function_call is not None:
+        if calls:
+            raise InvalidRequest(
+                f"{where} has tool_calls and function_call, which is their older form; send one of them.",
+                param=f"{where}.function_call",
+            )
+        calls = [ToolCallBody(function=message.function_call)]
+    if calls and message.role != "assistant":
+        kind = "tool_calls" if message.tool_calls else "function_call"
         raise InvalidRequest(
-            f"{where}.tool_calls are for messages of the assistant, not of role {message.role!r}.",
-            param=f"{where}.tool_calls",
+            f"{where}.{kind} is for messages of the assistant, not of role {message.role!r}.", param=f"{where}.{kind}"
         )
-    fields = {"role": message.role, "content": message.content, "name": message.name}
+    # What a function returned is to a template what a tool returned.
+    fields = {
+        "role": "tool" if message.role == "function" else message.role,
+        "content": message.content,
+        "name": message.name,
+    }
     reasoning = message.reasoning if message.reasoning is not None else message.reasoning_content
     # Templates of reasoning models read it by its older name.
     return fields | {
         "reasoning_content": reasoning,
         "reasoning": reasoning,
-        "tool_calls": [_as_call(call, f"{where}.tool_calls[{n}]") for n, call in enumerate(message.tool_calls or ())],
+        "tool_calls": [_as_call(call, f"{where}.tool_calls[{n}]") for n, call in enumerate(calls)],
         "tool_call_id": message.tool_call_id or None,
     }
 

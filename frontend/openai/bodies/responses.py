@@ -142,6 +142,7 @@ class AnswerMessage(_Part, frozen=True, kw_only=True):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[AnswerToolCall] | UnsetType = UNSET
+    function_call: AnswerFunction | UnsetType = UNSET  # of who asked with `functions`
 
 
 class ChatChoice(_Part, frozen=True, kw_only=True):
@@ -195,6 +196,7 @@ class ChatDelta(_Part, frozen=True, kw_only=True):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
 
 
 class ChatChunkChoice(_Part, frozen=True, kw_only=True):

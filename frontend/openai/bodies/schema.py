@@ -16,7 +16,16 @@ from pagewire.ipc.sampling_params import INT64_MAX, INT64_MIN, MAX_BAD_WORD_CHAR
 from pagewire.ipc.structured_outputs import StructuredOutputs
 
 from ...templates.limits import MAX_BROUGHT_TEMPLATE_CHARS
-from .tool_bodies import MAX_TOOLS, ResponseFormat, ToolBody, ToolCallBody, ToolChoiceBody
+from .tool_bodies import (
+    MAX_TOOLS,
+    CalledFunction,
+    FunctionBody,
+    FunctionName,
+    ResponseFormat,
+    ToolBody,
+    ToolCallBody,
+    ToolChoiceBody,
+)
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 10_000
@@ -32,8 +41,6 @@ TokenIds = Annotated[list[Int64], Meta(max_length=4096)]
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     # What coding assistants send with every request: to clear nothing.
     "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
-    "function_call": ("none",),
-    "functions": ([],),
     "modalities": (["text"],),
     "store": (False,),
     "suffix": ("",),
@@ -52,8 +59,6 @@ _INSTEAD = {
     "(<fim_prefix> and the like) into the prompt",
     "thinking_token_budget": "send max_completion_tokens, which counts thoughts as well",
     "web_search_options": "send a tool that searches, and answer its calls",
-    "function_call": "send tool_choice, which says the same",
-    "functions": "send them as tools, which say the same",
 }
 
 
@@ -178,7 +183,7 @@ class ChatMessage(_Body, kw_only=True):
     refusal: Any = None
     annotations: Any = None
     audio: Any = None
-    function_call: Any = None
+    function_call: CalledFunction | None = None  # an older form of tool_calls
     tool_calls: Annotated[list[ToolCallBody], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
     parsed: Any = None  # what an SDK made of the content, and writes back beside it
@@ -188,7 +193,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     unsupported_fields: ClassVar[tuple[str, ...]] = (
-        *_UNSUPPORTED_BOTH, "audio", "function_call", "functions", "media_io_kwargs", "mm_processor_kwargs",
+        *_UNSUPPORTED_BOTH, "audio", "media_io_kwargs", "mm_processor_kwargs",
         "modalities", "prediction", "verbosity", "web_search_options",
     )  # fmt: skip
 
@@ -208,9 +213,11 @@ class ChatRequest(GenerationRequest, kw_only=True):
     echo: bool | None = None  # a last message of the assistant's is repeated in front
     include_reasoning: bool | None = None
 
+    # Older forms of tools and tool_choice; the answer is in kind.
+    functions: Annotated[list[FunctionBody], Meta(max_length=MAX_TOOLS)] | None = None
+    function_call: str | FunctionName | None = None
+
     audio: Any = None
-    function_call: Any = None
-    functions: Any = None
     media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
     modalities: Any = None

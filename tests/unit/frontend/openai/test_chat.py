@@ -132,7 +132,6 @@ async def test_content_may_be_text_parts():
         ([{"content": "x"}], "messages[0]"),
         ([{"role": 5, "content": "x"}], "messages[0].role"),
         ([{"role": "alien", "content": "x"}], "messages[0].role"),
-        ([{"role": "function", "content": "x", "name": "f"}], "messages[0].role"),
         ([{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}], "messages[0].tool_calls[0]"),
         (
             [{"role": "user", "content": "x", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}],
@@ -183,7 +182,6 @@ async def test_generation_prompt_can_be_left_out_and_template_variables_given():
     ("field", "value"),
     [
         ("tool_choice", "required"),
-        ("functions", [{"name": "f"}]),
         ("logits_processors", ["x"]),
         ("audio", {"voice": "x"}),
         ("modalities", ["text", "audio"]),

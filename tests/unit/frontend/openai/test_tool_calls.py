@@ -195,8 +195,6 @@ async def test_tokenize_counts_the_tools_too():
         ({"tools": [TIME], "tool_choice": NAMED}, "tool_choice.function.name"),
         ({"tools": [TIME], "tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tools": [TIME], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-        ({"function_call": "auto"}, "function_call"),
     ],
 )
 async def test_tools_that_make_no_sense_are_a_400(fields, param):
