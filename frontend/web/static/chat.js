@@ -114,9 +114,10 @@ export class Chat {
   async follow(run, body) {
     const { conversation, message, controller } = run;
     let savedAt = performance.now();
+    const isWanted = () => this.runs.get(conversation.id) === run; // else the conversation was deleted
     const changed = () => {
       this.redrawSoon(run);
-      if (performance.now() - savedAt < SAVE_EVERY_MS) return;
+      if (performance.now() - savedAt < SAVE_EVERY_MS || !isWanted()) return;
       savedAt = performance.now();
       this.save(conversation);
     };
@@ -126,7 +127,7 @@ export class Chat {
     } catch (error) {
       message.error = error.message;
     }
-    if (this.runs.get(conversation.id) !== run) return; // the conversation was deleted
+    if (!isWanted()) return;
     this.runs.delete(conversation.id);
     this.save(conversation);
     if (conversation.id !== this.conversation.id) return;

@@ -25,6 +25,7 @@ export class EngineView {
     this.cores = [];
     this.tiles = Object.fromEntries(TILES.map(([name, title]) => [name, tile(title)]));
     this.controller = null;
+    this.silence = null; // a timer
     this.previous = null;
     document.addEventListener("appearance", () => this.cores.forEach((core) => core.draw()));
     addEventListener("resize", () => this.cores.forEach((core) => core.draw()));
