@@ -16,11 +16,14 @@ from tests.support.tiny_model import tiny_checkpoint
 pytestmark = pytest.mark.slow
 
 HEAD_BLOCKS = 3
+LONG = 1900  # tokens: nobody ends before all are looked at
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[str]:
-    process = EngineProcess(prepare_engine(EngineConfig(model=ModelOptions(model=str(tiny_checkpoint())))))
+    process = EngineProcess(
+        prepare_engine(EngineConfig(model=ModelOptions(model=str(tiny_checkpoint("llama", max_position=2048)))))
+    )
     yield process.address
     process.stop()
 
@@ -47,7 +50,7 @@ def test_three_requests_with_one_system_prompt_share_its_blocks(engine: str) -> 
         size = client.info.block_size
         head = [10 + index for index in range(HEAD_BLOCKS * size)]
         before = client.call_utility("stats")
-        params = SamplingParams(max_tokens=100, ignore_eos=True)
+        params = SamplingParams(max_tokens=LONG, ignore_eos=True)
         tables, pool = watch(client, [[*head, 5, index] for index in range(3)], params)
         after = client.call_utility("stats")
     assert len(tables) == 3
@@ -64,7 +67,7 @@ def test_three_children_of_one_prompt_share_its_blocks(engine: str) -> None:
     with EngineClient(engine) as client:
         size = client.info.block_size
         prompt = [200 + index for index in range(HEAD_BLOCKS * size)] + [1, 2, 3]
-        params = SamplingParams(n=3, seed=4, max_tokens=100, ignore_eos=True)
+        params = SamplingParams(n=3, seed=4, max_tokens=LONG, ignore_eos=True)
         before = client.call_utility("stats")
         tables, pool = watch(client, [prompt], params)
         after = client.call_utility("stats")
