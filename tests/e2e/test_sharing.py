@@ -46,7 +46,7 @@ def watch(client: EngineClient, prompts: list[list[int]], params: SamplingParams
 
 
 def test_three_requests_with_one_system_prompt_share_its_blocks(engine: str) -> None:
-    with EngineClient(engine) as client:
+    with EngineClient(engine, timeout_s=60) as client:
         size = client.info.block_size
         head = [10 + index for index in range(HEAD_BLOCKS * size)]
         before = client.call_utility("stats")
@@ -64,7 +64,7 @@ def test_three_requests_with_one_system_prompt_share_its_blocks(engine: str) -> 
 
 
 def test_three_children_of_one_prompt_share_its_blocks(engine: str) -> None:
-    with EngineClient(engine) as client:
+    with EngineClient(engine, timeout_s=60) as client:
         size = client.info.block_size
         prompt = [200 + index for index in range(HEAD_BLOCKS * size)] + [1, 2, 3]
         params = SamplingParams(n=3, seed=4, max_tokens=LONG, ignore_eos=True)
