@@ -58,7 +58,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedEngine]:
 @pytest.fixture
 def client(engine: GuardedEngine) -> Iterator[EngineClient]:
     keys = read_client_keys(engine.keys / "engine.key", engine.keys / "clients" / "batch.key_secret")
-    with EngineClient(engine.address, keys=keys) as client:
+    with EngineClient(engine.address, keys=keys, timeout_s=60) as client:
         yield client
 
 
