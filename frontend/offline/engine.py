@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pagewire.ipc.config import EngineConfig
 from pagewire.ipc.errors import EngineDead
@@ -21,6 +22,7 @@ class OfflineEngine:
 
     def __init__(self, config: EngineConfig) -> None:
         """Start the cores with a config of `prepare_engine`."""
+        self._owner_pid = os.getpid()
         self._cores = start_cores(config)
         self._thread = LoopThread("llm")
         self._running: RunningFleet | None = None
@@ -39,12 +41,18 @@ class OfflineEngine:
         """Run a coroutine on the client's event loop; Ctrl-C cancels it.
 
         Raises:
-            EngineDead: the engine was closed.
+            EngineDead: the engine was closed, or is another process's.
         """
         if not self._thread.is_running:
             coroutine.close()
+            if os.getpid() != self._owner_pid:
+                raise EngineDead("This LLM belongs to the process that this one was forked from; make one here.")
             raise EngineDead("This LLM was shut down; make a new one.")
         return self._thread.run(coroutine)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process: the engine's own are children of this one."""
+        raise TypeError("an LLM can't be sent to another process; make one there, or share an engine by EngineClient.")
 
     def close(self) -> None:
         """Abort what runs, stop the cores and their executors. Closing twice is fine."""

@@ -142,8 +142,9 @@ class EngineProcess:
             )
 
         self._core = _Core(start_core, runtime_dir)
+        self._owner_pid = os.getpid()
         # Also runs at interpreter exit: a script that forgets to close leaves no process and no file.
-        self._stop = weakref.finalize(self, _stop, self._core, runtime_dir, self.address, os.getpid(), trace_path)
+        self._stop = weakref.finalize(self, _stop, self._core, runtime_dir, self.address, self._owner_pid, trace_path)
 
     @property
     def process(self) -> ChildProcess:
@@ -170,7 +171,7 @@ class EngineProcess:
 
     def ask_to_stop(self) -> None:
         """Have the core begin to stop, for several to do so at once."""
-        if self._stop.alive:
+        if self._stop.alive and os.getpid() == self._owner_pid:
             self._core.process.ask_to_stop()
 
     def stop(self) -> None:

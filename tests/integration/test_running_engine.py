@@ -62,6 +62,18 @@ async def read_all(stream: TokenStream) -> list[int]:
     return [token async for delta in stream for token in delta.token_ids]
 
 
+async def test_a_fork_that_ends_stops_no_engine_of_its_parent(monkeypatch: pytest.MonkeyPatch):
+    async with running() as (process, _, client):
+        pid = os.getpid()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: pid + 1)  # as in a fork, whose copy of the engine is dropped
+            process.ask_to_stop()
+        stdin = process.process._process.stdin
+        assert stdin is not None
+        assert not stdin.closed
+        assert len(await tokens_of(client, 2)) == 2
+
+
 async def test_killed_core_is_started_again_and_its_requests_go_on():
     async with running() as (process, _, client):
         stream = client.generate([1], SamplingParams(max_tokens=8))

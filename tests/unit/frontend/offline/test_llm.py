@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -302,6 +303,18 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(model):
     with pytest.raises(StartError, match="kv-cache-memory-bytes"):
         LLM(str(model), log_level="error", kv_cache_memory_bytes=1)
     assert threading.active_count() == threads
+
+
+@pytest.mark.slow
+def test_an_llm_is_of_one_process(llm, monkeypatch):
+    with pytest.raises(TypeError, match="can't be sent to another process"):
+        pickle.dumps(llm)
+    pid = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: pid + 1)  # as in a fork
+        with pytest.raises(EngineDead, match="was forked from"):
+            llm.generate("hello", GREEDY, use_tqdm=False)
+    assert llm.generate("hello", GREEDY, use_tqdm=False)
 
 
 @pytest.mark.slow
