@@ -98,6 +98,16 @@ OF_SERVING: Mapping[str, Needless] = {
     **switches("exclude-tools-when-tool-choice-none", "tools that may not be called are never shown to the model"),
     **switches("ray-workers-use-nsight fail-on-environ-validation", "there is nothing of that kind"),
     **switches("allow-deprecated-quantization", "no format is deprecated"),
+    **valued("tokenizer-pool-size tokenizer-pool-type tokenizer-pool-extra-config",
+             "texts are tokenized in threads beside the event loop"),
+    **switches("enable-reasoning", "how a model writes its thoughts is seen from its template, or --reasoning-parser"),
+    **switches("guided-decoding-disable-fallback", "grammars are compiled by llguidance"),
+    **switches("disable-padded-drafter-batch", _DRAFTS),
+    **switches("enable-offline-docs", "/docs needs no other host"),
+    **valued("disable-access-log-for-endpoints",
+             "there is no access log; --enable-log-requests turns a request log on"),
+    **valued("pt-load-map-location", "weights are mapped, and each rank reads its part"),
+    **lists("ignore-patterns", "only the files that are served are fetched"),
 }  # fmt: skip
 
 OF_BENCH_SERVE: Mapping[str, Needless] = {

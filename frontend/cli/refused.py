@@ -75,7 +75,7 @@ _NOT_YET: Mapping[str, str] = {
     for flag in flags.split()
 }  # fmt: skip
 
-# Flag -> the flag that is meant: llama.cpp's and SGLang's.
+# Flag -> the flag that is meant: llama.cpp's, SGLang's, those of Text Generation Inference and a few of vLLM's.
 _RENAMED: Mapping[str, str] = {
     **dict.fromkeys(("ngl", "gpu-layers", "n-gpu-layers"), "all layers are on the device that --device names"),
     **dict.fromkeys(("c", "ctx-size", "context-length"), "use --max-model-len"),
@@ -89,6 +89,15 @@ _RENAMED: Mapping[str, str] = {
     "chunked-prefill-size": "use --max-num-batched-tokens",
     "schedule-policy": "use --scheduling-policy",
     "disable-radix-cache": "use --no-enable-prefix-caching",
+    "random-seed": "use --seed",
+    "dist-init-addr": "use --master-addr and --master-port",
+    "num-shard": "use --tensor-parallel-size",
+    **dict.fromkeys(("max-input-length", "max-input-tokens", "max-total-tokens"), "use --max-model-len"),
+    "max-batch-prefill-tokens": "use --max-num-batched-tokens",
+    "max-concurrent-requests": "use --max-num-seqs, and --max-waiting-requests for those that wait",
+    "hostname": "use --host",
+    **dict.fromkeys(("cache-type-k", "cache-type-v"), "use --kv-cache-dtype"),
+    "cpu-kvcache-space-bytes": "use --kv-cache-memory-bytes",
 }
 
 _REDUNDANT: Mapping[str, Sequence[str]] = {
