@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import http.client
 import io
+import os
 import re
 import ssl
 import sys
@@ -97,9 +99,8 @@ class ResumedFile:
         partial = file.path.with_name(file.path.name + PARTIAL_SUFFIX)
         with _storing(file):
             file.path.parent.mkdir(parents=True, exist_ok=True)
-            opened = partial.open("ab", buffering=0)
+            opened = _open_alone(partial)
         with opened:
-            _lock(opened)
             if file.path.exists():
                 partial.unlink(missing_ok=True)
                 self.is_there = True
@@ -111,7 +112,7 @@ class ResumedFile:
                     partial.unlink(missing_ok=True)
                 return  # the library fetches it
             if digest_of(partial) != file.sha256:
-                opened.truncate(0)  # not removed: who waits for the lock has this very file open
+                opened.truncate(0)
                 raise MachineError(
                     f"{file.name} came with another digest than {file.sha256}, and was dropped; fetch again"
                 )
@@ -196,13 +197,23 @@ def _storing(file: RemoteFile) -> Iterator[None]:
         ) from exc
 
 
-def _lock(opened: io.FileIO) -> None:
-    """Wait until no other process fetches the file. Where nothing can be locked, two may: the digest tells."""
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-    except OSError as exc:
-        if exc.errno not in _NO_LOCKS:
-            raise
+def _open_alone(partial: Path) -> io.FileIO:
+    """Open a file to append to it, once no other process does.
+
+    Where nothing can be locked, two may: the digest tells.
+    """
+    while True:
+        opened = partial.open("ab", buffering=0)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        except OSError as exc:
+            if exc.errno not in _NO_LOCKS:
+                opened.close()
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(partial.stat(), os.fstat(opened.fileno())):
+                return opened
+        opened.close()  # while it was waited for, it was finished or removed
 
 
 def _empty(opened: io.FileIO) -> None:

@@ -211,6 +211,23 @@ def test_a_file_system_without_locks_does_not_keep_a_file_away(serve, tmp_path: 
     assert file.path.read_bytes() == CONTENT
 
 
+def test_a_file_that_is_removed_while_it_is_waited_for_is_begun_anew(
+    serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    server = serve([])
+    file = wanted(server, tmp_path)
+    partial = leave_partial(file, CONTENT[:4000])
+    waits = iter([partial.unlink])  # what others do while it waits
+
+    def wait(*_: object) -> None:
+        next(waits, bool)()
+
+    monkeypatch.setattr(fcntl, "flock", wait)
+    fetch(file)
+    assert server.ranges == [0]
+    assert file.path.read_bytes() == CONTENT
+
+
 def test_where_the_system_knows_no_authorities_the_library_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object, **__: object) -> None:
         raise urllib.error.URLError(ssl.SSLCertVerificationError("unable to get local issuer certificate"))
