@@ -141,6 +141,10 @@ async def test_any_frontend_answers_for_all_and_the_dead_still_count(tmp_path: P
             assert await server.sample("vllm:e2e_request_latency_seconds_count") == 4
             assert await server.sample("http_requests_total", handler="/v1/completions", status="200") == 3
             assert await server.settled("GET", path) == (200, made)
+            status, told = await server.settled("GET", path + "?stream=true&starting_after=0")
+            assert status == 200
+            events = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
+            assert (events[0]["sequence_number"], events[-1]["response"]) == (1, made)
         memory = [f'process_resident_memory_bytes{{frontend="{index}"}}' for index in range(2)]
         await until(lambda: server.shows(*memory))
         status, continued = await server.settled("POST", "/v1/responses", input="more", previous_response_id=made["id"])

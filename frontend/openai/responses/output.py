@@ -25,6 +25,7 @@ class ResponseOutput:
         self._next_number = next_number
         self._new_id = new_id or (lambda prefix: f"{prefix}_{uuid.uuid4().hex}")
         self._blanks = ""  # white space that may only separate items
+        self._logprobs: list[ChatTokenLogprob] = []  # of tokens whose text is held back
 
     @property
     def items(self) -> list[OutputItem]:
@@ -41,17 +42,20 @@ class ResponseOutput:
 
         Args:
             parts: in order.
-            logprobs: those of the tokens that brought them; they go to the first text among the parts.
+            logprobs: those of the tokens that brought them; they go to the first text among the parts, and wait for one
+                where there are no parts at all.
         """
         events: list[ResponseEvent] = []
+        self._logprobs += logprobs or []
         for part in parts:
             match part:
                 case TextPart():
-                    self._add_text(part.text, logprobs or [], events)
-                    logprobs = None
+                    self._add_text(part.text, events)
                 case ReasoningPart():
+                    self._logprobs.clear()
                     self._add_reasoning(part.text, events)
                 case ToolCallPart():
+                    self._logprobs.clear()
                     self._add_call(part, events)
         return events
 
@@ -64,7 +68,9 @@ class ResponseOutput:
         events: list[ResponseEvent] = []
         if not self._told:
             self._open_item(ToldMessage(self._new_id("msg"), 0), events)
-            self._append(self._blanks, [], events)
+            self._append(self._blanks, self._take_logprobs(), events)
+        elif isinstance(self._open, ToldMessage):
+            self._append("", self._take_logprobs(), events)
         self._close(status, events)
         return events
 
@@ -87,7 +93,11 @@ class ResponseOutput:
     def _open(self) -> ToldItem | None:
         return self._told[-1] if self._told and self._told[-1].item is None else None
 
-    def _add_text(self, text: str, logprobs: list[ChatTokenLogprob], events: list[ResponseEvent]) -> None:
+    def _take_logprobs(self) -> list[ChatTokenLogprob]:
+        logprobs, self._logprobs = self._logprobs, []
+        return logprobs
+
+    def _add_text(self, text: str, events: list[ResponseEvent]) -> None:
         if not isinstance(self._open, ToldMessage):
             self._blanks += text
             if not self._blanks.strip():
@@ -95,7 +105,7 @@ class ResponseOutput:
             text, self._blanks = self._blanks, ""
             self._close("completed", events)
             self._open_item(ToldMessage(self._new_id("msg"), len(self._told)), events)
-        self._append(text, logprobs, events)
+        self._append(text, self._take_logprobs(), events)
 
     def _add_reasoning(self, text: str, events: list[ResponseEvent]) -> None:
         if not text:

@@ -16,6 +16,10 @@ from ..bodies.json_body import encode_json
 from .store import JsonObject, ResponseStore
 
 
+# A frontend that is busy for a moment must not end a stream; one that says nothing for so many questions in a row does.
+_TRIES_AMID_A_STREAM = 10
+
+
 class SharedResponses:
     """See the module.
 
@@ -60,23 +64,30 @@ class SharedResponses:
                 response is.
         """
         transcript = self._store.transcript(response_id)
-        is_last = False
+        num_tries, is_last = 1, False
         while not is_last:
-            page = await (self._page_of_others(response_id, after) if transcript is None else transcript.page(after))
+            if transcript is None:
+                page = await self._page_of_others(response_id, after, num_tries)
+            else:
+                page = await transcript.page(after)
             after, is_last = page.last_number, page.is_last
             yield page
+            num_tries = _TRIES_AMID_A_STREAM
 
     async def answer_events(self, question: AskEvents) -> Answer:
         """Return what this frontend alone has of the events."""
         transcript = self._store.transcript(question.response_id)
         return Answer(events=None if transcript is None else await transcript.page(question.after))
 
-    async def _page_of_others(self, response_id: str, after: int) -> EventPage:
+    async def _page_of_others(self, response_id: str, after: int, num_tries: int) -> EventPage:
         if self._siblings is None:
             raise self._store.not_found(response_id)
-        answer = await self._siblings.events(response_id, after)
-        if answer.events is not None:
-            return answer.events
+        for _ in range(num_tries):
+            answer = await self._siblings.events(response_id, after)
+            if answer.events is not None:
+                return answer.events
+            if not answer.num_missing:
+                break
         raise self._not_found(response_id, answer)
 
     def answer(self, question: AskResponse) -> Answer:

@@ -319,16 +319,19 @@ def page(events: bytes, last_number: int, *, is_last: bool = False) -> Answer:
 
 async def test_events_of_another_frontend_are_passed_on():
     async with running_server("Hello!") as server:
-        others = OtherFrontends(page(b"data: 1\n\n", 8), page(b"", 8), page(b"data: 2\n\n", 9, is_last=True))
+        others = OtherFrontends(
+            page(b"data: 1\n\n", 8), Answer(num_missing=1), page(b"", 8), page(b"data: 2\n\n", 9, is_last=True)
+        )
         server.app[SHARED]._siblings = others
         async with server.http.get("/v1/responses/far?stream=true&starting_after=7") as answer:
             assert (await answer.text(), answer.status) == ("data: 1\n\ndata: 2\n\n", 200)
-        assert others.asked == [("far", 7), ("far", 8), ("far", 8)]
+        assert others.asked == [("far", 7), ("far", 8), ("far", 8), ("far", 8)]
 
 
 async def test_a_frontend_that_goes_amid_the_events_is_told_as_an_error():
     async with running_server("Hello!") as server:
-        server.app[SHARED]._siblings = OtherFrontends(page(b"data: 1\n\n", 8), Answer(num_missing=1))
+        silent = [Answer(num_missing=1)] * 10
+        server.app[SHARED]._siblings = OtherFrontends(page(b"data: 1\n\n", 8), *silent)
         async with server.http.get("/v1/responses/far?stream=true") as answer:
             text = await answer.text()
         assert text.startswith("data: 1\n\nevent: error\n")

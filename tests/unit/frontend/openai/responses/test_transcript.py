@@ -110,6 +110,17 @@ async def test_nothing_follows_the_end():
     assert (await made.page(-1)).last_number == last.sequence_number
 
 
+def test_logprobs_of_text_that_is_held_back_come_with_it():
+    made = transcript()
+    assert made.push([], [logprob("\u00e9")]) == []
+    [*_, first] = made.push([TextPart("\u00e9")], [logprob("b")])
+    made.push([], [logprob("c")])
+    events = made.finish("completed")
+    assert [each.token for each in first.logprobs] == ["\u00e9", "b"]
+    assert [each.token for each in events[0].logprobs] == ["c"]
+    assert [each.token for each in made.items[0].content[0].logprobs] == ["\u00e9", "b", "c"]
+
+
 async def test_logprobs_stay_with_their_pieces():
     made = transcript()
     events = made.push([TextPart("ab")], [logprob("a"), logprob("b")])
