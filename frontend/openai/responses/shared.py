@@ -15,7 +15,6 @@ from ...exchange.siblings import Siblings
 from ..bodies.json_body import encode_json
 from .store import JsonObject, ResponseStore
 
-
 # A frontend that is busy for a moment must not end a stream; one that says nothing for so many questions in a row does.
 _TRIES_AMID_A_STREAM = 10
 
