@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -82,11 +83,13 @@ def complete_command(run_complete: RunComplete | None = None) -> click.Command:
     return FlagCommand(
         "complete", flags_with_engine(CompleteConfig), {}, [argument], complete,
         "Print the text that follows PROMPT, as it comes, by the server at --url or by MODEL in an engine of this "
-        "command's own. Without PROMPT, it is read from the standard input.",
+        "command's own. Without PROMPT, it is read from the standard input; without --url and MODEL, it goes where "
+        "`pagewire chat` goes.",
         _REFUSED,
         examples=(
-            "pagewire complete --url http://127.0.0.1:8000 'Once upon a time' --max-tokens 64",
-            "pagewire complete SmolLM2-135M-Instruct 'The capital of France is' --temperature 0 --max-tokens 8",
+            "pagewire complete 'Once upon a time' --max-tokens 64",
+            "pagewire complete --url http://gpu-host:8000 'Once upon a time'",
+            "pagewire complete SmolLM2-135M-Instruct 'The capital of France is' --stop .",
             "pagewire complete --model Qwen/Qwen3-0.6B < prompt.txt",
         ),
     )  # fmt: skip
@@ -121,6 +124,11 @@ def engine_to_start(given: Mapping[str, object], url: str | None) -> EngineConfi
 def _model_and_prompt(texts: tuple[str, ...], *, names_model: bool) -> tuple[str | None, str | None]:
     if len(texts) > (1 if names_model else 2):
         raise ConfigError(f"{len(texts)} texts are too many; put the prompt in quotes.")
-    if names_model:
+    if names_model or (len(texts) == 1 and _is_prompt(texts[0])):
         return None, texts[0] if texts else None
     return (texts[0] if texts else None), (texts[1] if len(texts) == 2 else None)
+
+
+def _is_prompt(text: str) -> bool:
+    """Tell whether a lone text is no model's name: it has words, and nothing on this machine is called so."""
+    return len(text.split()) > 1 and not os.path.exists(text)  # noqa: PTH110 -- Path raises where a name is too long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import click
@@ -170,7 +171,7 @@ class FlagCommand(click.Command):
         general = [record for option in [*self._general, self.get_help_option(ctx)] if option is not None
                    for record in [option.get_help_record(ctx)] if record is not None]  # fmt: skip
         for title, records in [*sections.items(), ("General", general)]:
-            with formatter.section(title):
+            with formatter.section(textwrap.fill(title, formatter.width - 1)):
                 formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -50,7 +50,7 @@ def run_batch_command(run_batch: RunBatch | None = None) -> click.Command:
         "command's own.",
         _REFUSED,
         examples=(
-            "pagewire run-batch -i requests.jsonl -o answers.jsonl --model Qwen/Qwen3-0.6B",
-            "pagewire run-batch -i requests.jsonl -o answers.jsonl --url http://gpu-host:8000 --resume",
+            "pagewire run-batch -i in.jsonl -o out.jsonl --model Qwen/Qwen3-0.6B",
+            "pagewire run-batch -i in.jsonl -o out.jsonl --url http://host:8000 --resume",
         ),
     )  # fmt: skip

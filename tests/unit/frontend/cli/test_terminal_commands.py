@@ -108,6 +108,7 @@ def test_flags_of_other_programs_and_slips_are_answered():
     ("args", "model", "prompt"),
     [
         (["--url", "http://h", "a text"], None, "a text"),
+        (["Once upon a time"], None, "Once upon a time"),
         (["a/b", "a text"], "a/b", "a text"),
         (["--model", "a/b", "a text"], "a/b", "a text"),
         (["a/b"], "a/b", None),
@@ -137,10 +138,13 @@ def test_top_looks_at_port_8000_unless_told():
     assert started(top_command, "--url", "http://h:1", "--once")[0].once
 
 
-def test_helps_end_in_examples(capsys: pytest.CaptureFixture[str]):
+def test_helps_end_in_examples_and_fit_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     for command in ("chat", "complete", "run-batch", "top"):
         assert run([command, "--help"]) == 0
-        assert f"Examples:\n  pagewire {command}" in capsys.readouterr().out
+        text = capsys.readouterr().out
+        assert f"Examples:\n  pagewire {command}" in text
+        assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
