@@ -159,7 +159,8 @@ class Chat:
         """Answer what was asked last, until Ctrl-C stops it."""
         reader, is_whole = AnswerReader(_ignore), False
         try:
-            if self._config.plain or not self._console.is_terminal:
+            # Without a cursor to move, what grows can only be shown by writing on.
+            if self._config.plain or not self._console.is_terminal or self._console.is_dumb_terminal:
                 reader = AnswerReader(self._write)
                 self._connection.stream(_PATH, self._conversation.body(), reader.take)
                 self._console.print()

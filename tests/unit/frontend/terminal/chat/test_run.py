@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from pagewire.frontend.terminal.chat.config import ChatConfig
+from pagewire.frontend.terminal.chat.conversation import Conversation
+from pagewire.frontend.terminal.chat.run import Chat
 from pagewire.ipc.requests import AddRequest
 from tests.support.http_server import Running, running_server
 from tests.support.terminal import LIMIT_S, Terminal
@@ -72,3 +79,30 @@ async def test_without_a_terminal_it_is_one_plain_answer():
         assert (result.returncode, result.stdout, result.stderr) == (0, "**hello**\n", "")
         prompt = bytes(token for token in requests(server)[0].inputs.prompt_token_ids if token < 256).decode()
         assert "Summarize:\n\na text" in prompt
+
+
+def test_a_terminal_that_cannot_be_drawn_over_shows_text_as_it_comes(tmp_path: Path):
+    shown: list[str] = []
+
+    class Server:
+        url = "http://h"
+
+        def model_names(self) -> list[str]:
+            return ["m"]
+
+        def stream(self, _path: str, _body: object, take: Callable[[Any], None]) -> None:
+            for text in ("**a", " b**"):
+                take({"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]})
+                shown.append(console.file.getvalue())
+
+    typed = iter(["hi"])
+
+    def read() -> str:
+        for line in typed:
+            return line
+        raise EOFError
+
+    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    config = ChatConfig(history_file=str(tmp_path / "history"))
+    assert Chat(Server(), Conversation(model="m"), config, console, read).run() == 0
+    assert [text.endswith(end) for text, end in zip(shown, ("**a", "**a b**"), strict=True)] == [True, True]
