@@ -9,6 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pagewire.gpu_executor.adapters import reading
+from pagewire.gpu_executor.kernels.layouts import DenseWeight
+from pagewire.gpu_executor.kernels.reference.reference_ops import ReferenceOps
 from pagewire.gpu_executor.kernels.select import select_ops
 from pagewire.ipc.adapters import Adapter
 from pagewire.ipc.errors import ConfigError, ErrorInfo
@@ -129,3 +131,29 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path, monke
     monkeypatch.setattr(reading, "digest_adapter", replace)
     with pytest.raises(ConfigError, match="written to while they were read"):
         load(make(), tmp_path)
+
+
+def test_what_is_prepared_on_the_thread_of_the_steps_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make().store._reader
+    write_adapter(TinyModelSpec(), tmp_path)
+    at_once = reader.put_in_place(reader.read(tmp_path))
+    prepared: list[DenseWeight] = []
+
+    def prepare(_self: ReferenceOps, weight: DenseWeight) -> DenseWeight:
+        prepared.append(weight)
+        return weight
+
+    monkeypatch.setattr(ReferenceOps, "prepare_weight", prepare)
+    monkeypatch.setattr(reading.AdapterReader, "_prepares_at_once", False)
+    read = reader.read(tmp_path)
+    assert prepared == []
+    later = reader.put_in_place(read)
+    assert len(prepared) == 2 * 4 * len(later.layers)
+    for one, other in zip(at_once.layers, later.layers, strict=True):
+        for name in ("qkv", "output", "gate_up", "down"):
+            for matrix in ("a", "b"):
+                assert torch.equal(
+                    getattr(getattr(one, name), matrix).weight, getattr(getattr(other, name), matrix).weight
+                )
