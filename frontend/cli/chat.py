@@ -106,7 +106,7 @@ def engine_to_start(given: Mapping[str, object], url: str | None) -> EngineConfi
     """Return the config of an engine of the command's own; None if a server answers.
 
     Raises:
-        ConfigError: flags of an engine were given for a server that runs.
+        ConfigError: flags of an engine were given for a server that runs, or something else as a model.
     """
     fields = {flag.field: flag.name for flag in engine_flags()}
     about_engine = [fields[field] for field in given if field in fields and field not in ("log_level", "log_format")]
@@ -117,6 +117,11 @@ def engine_to_start(given: Mapping[str, object], url: str | None) -> EngineConfi
                 + ("; --model-name chooses one of its models." if about_engine[0] == "--model" else ".")
             )
         return None
+    model = given.get("model")
+    if isinstance(model, str) and model.startswith(("http://", "https://")) and "huggingface.co" not in model:
+        raise ConfigError(f"{model} is the address of a server; give it as --url {model}.")
+    if isinstance(model, str) and _is_prompt(model):
+        raise ConfigError(f"{model!r} is no model; `pagewire chat --quick` answers a message.")
     # What the processes log at their start would stand between the lines of the conversation.
     return build_engine_config({"log_level": "warning", **given}) if about_engine else None
 
@@ -130,5 +135,7 @@ def _model_and_prompt(texts: tuple[str, ...], *, names_model: bool) -> tuple[str
 
 
 def _is_prompt(text: str) -> bool:
-    """Tell whether a lone text is no model's name: it has words, and nothing on this machine is called so."""
+    """Tell whether a lone text is no model's name: it has words, and is no path, let alone one that there is."""
+    if text.startswith(("/", "./", "../", "~")):
+        return False
     return len(text.split()) > 1 and not os.path.exists(text)  # noqa: PTH110 -- Path raises where a name is too long

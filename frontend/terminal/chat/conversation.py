@@ -176,10 +176,12 @@ class Conversation:
             raise InvalidRequest(f"{path} can't be read: {exc.strerror}.") from exc
         except msgspec.DecodeError as exc:
             raise InvalidRequest(f"{path} is no saved conversation: {exc}.") from exc
-        unknown = saved.settings.keys() - SETTINGS.keys()
+        unknown = (saved.settings or {}).keys() - SETTINGS.keys()
         if unknown:
             raise InvalidRequest(f"{path} is no saved conversation: {min(unknown)} is no setting.")
-        self.system_prompt, self.settings = saved.system_prompt, saved.settings
+        self.system_prompt = saved.system_prompt
+        if saved.settings is not None:  # another program's file says nothing of them
+            self.settings = saved.settings
         self.messages = [{"role": each.role, "content": each.content} for each in saved.messages]
 
     def _markdown(self) -> str:
@@ -196,4 +198,4 @@ class _SavedMessage(msgspec.Struct):
 class _Saved(msgspec.Struct):
     messages: list[_SavedMessage]
     system_prompt: str | None = None
-    settings: JsonObject = {}
+    settings: JsonObject | None = None

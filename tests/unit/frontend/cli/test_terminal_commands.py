@@ -88,6 +88,8 @@ def test_a_chat_asks_a_server_or_starts_a_model():
         (["a/b", "--url", "http://h"], "--model is decided by the server at http://h"),
         (["--url", "http://h", "--dtype", "float32"], "--dtype is decided by the server"),
         (["--url", "h:1"], "must start with http"),
+        (["http://h:1"], "give it as --url http://h:1"),
+        (["Tell me a joke."], "--quick"),
         (["--max-tokens", "0"], "--max-tokens 0 must be at least 1"),
         (["--temperature", "-1"], "--temperature -1"),
         (["--top-p", "2"], "--top-p 2"),
@@ -109,6 +111,7 @@ def test_flags_of_other_programs_and_slips_are_answered():
     [
         (["--url", "http://h", "a text"], None, "a text"),
         (["Once upon a time"], None, "Once upon a time"),
+        (["/my models/absent"], "/my models/absent", None),
         (["a/b", "a text"], "a/b", "a text"),
         (["--model", "a/b", "a text"], "a/b", "a text"),
         (["a/b"], "a/b", None),

@@ -68,6 +68,9 @@ def test_what_is_saved_can_be_loaded_and_read(tmp_path: Path):
         with pytest.raises(InvalidRequest, match="no saved conversation"):
             commands(other).run(f"/load {tmp_path / 'bad'}")
     assert other.messages == conversation.messages
+    (tmp_path / "messages").write_text('{"messages": [{"role": "user", "content": "hi"}]}')
+    commands(other).run(f"/load {tmp_path / 'messages'}")
+    assert (other.messages, other.settings) == ([{"role": "user", "content": "hi"}], {"seed": 7})
 
 
 @pytest.mark.parametrize(
