@@ -54,6 +54,7 @@ _INSTEAD = {
     "logprob_token_ids": "send logprobs: -1 and choose among all tokens",
     "modalities": "answers are text",
     "prompt_embeds": "send the prompt as a text or as token ids",
+    "repetition_detection": "send repetition_penalty or frequency_penalty against loops, and max_tokens to end them",
     "store": "chat completions are not kept; /v1/responses keeps its answers",
     "suffix": "the models that are served continue a text and don't fill one in; write what such a model wants "
     "(<fim_prefix> and the like) into the prompt",

@@ -66,11 +66,15 @@ async def test_what_chats_can_not_have_is_refused_by_name(field):
         assert (status, answer["error"]["param"]) == (400, field)
 
 
-async def test_a_suffix_is_refused_with_what_to_do_instead():
+@pytest.mark.parametrize(
+    ("field", "value", "instead"),
+    [("suffix", "s", "fim_prefix"), ("repetition_detection", {"max_pattern_size": 8}, "repetition_penalty")],
+)
+async def test_fields_are_refused_with_what_to_do_instead(field, value, instead):
     async with running_server("x") as server:
-        status, answer = await server.post("/v1/completions", prompt="p", suffix="s")
-        assert (status, answer["error"]["param"]) == (400, "suffix")
-        assert "fim_prefix" in answer["error"]["message"]
+        status, answer = await server.post("/v1/completions", prompt="p", **{field: value})
+        assert (status, answer["error"]["param"]) == (400, field)
+        assert instead in answer["error"]["message"]
 
 
 async def test_tokens_are_named_by_ids_in_logprobs():
