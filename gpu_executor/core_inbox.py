@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-import zmq
-
 from pagewire.ipc.channels import PairChannel
 from pagewire.ipc.requests import CallUtility
 from pagewire.ipc.steps import (
@@ -66,20 +64,8 @@ class CoreInbox:
         self._channel.send(message)
 
     def wait(self, timeout_ms: int | None = None, *, fd: int | None = None) -> bool:
-        """Wait for a message, or until `fd` is readable; return whether there is either.
-
-        Args:
-            timeout_ms: milliseconds; None: as long as it takes.
-            fd: a descriptor; None: nothing but messages is waited for.
-        """
-        if self._orders:
-            return True
-        if fd is None:
-            return bool(self.socket.poll(timeout_ms))
-        poller = zmq.Poller()
-        poller.register(self.socket, zmq.POLLIN)
-        poller.register(fd, zmq.POLLIN)
-        return bool(poller.poll(timeout_ms))
+        """Wait for a message, or until `fd` is readable; arguments and result as those of `PairChannel.wait`."""
+        return bool(self._orders) or self._channel.wait(timeout_ms, fd=fd)
 
     def try_recv(self) -> Order | None:
         """Return the next order, None if there is none yet."""

@@ -91,7 +91,8 @@ def trace_channel(trace: StepTrace, channel: PairChannel[ToExecutor]) -> None:
         trace: of this process.
         channel: the conversation with the core.
     """
-    trace.wrap(channel, "recv_frame", "wait for the core")
+    for waiting in ("wait", "recv_frame"):
+        trace.wrap(channel, waiting, "wait for the core")
     trace.wrap(channel, "decode", "decode message")
     trace.wrap(channel, "send", "reply")
 

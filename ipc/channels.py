@@ -60,6 +60,20 @@ class PairChannel(Generic[T]):
         """Wait for the next message, as it came."""
         return self.socket.recv()
 
+    def wait(self, timeout_ms: int | None = None, *, fd: int | None = None) -> bool:
+        """Wait for a message, or until a descriptor is readable; return whether there is either.
+
+        Args:
+            timeout_ms: milliseconds; None: as long as it takes.
+            fd: the descriptor; None: nothing but messages is waited for.
+        """
+        if fd is None:
+            return bool(self.socket.poll(timeout_ms))
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(fd, zmq.POLLIN)
+        return bool(poller.poll(timeout_ms))
+
     def decode(self, frame: bytes) -> T:
         """Return the message in a frame."""
         return self._codec.decode(frame)

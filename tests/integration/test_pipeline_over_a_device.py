@@ -32,10 +32,14 @@ class Worker:
 
     max_steps_in_flight = 2
     is_output_rank = True
+    background_fd = None
 
     def __init__(self, runner):
         self._runner = runner
         self.launch = runner.launch
+
+    def take_background_answers(self):
+        return ()
 
     def must_pause(self):
         return False

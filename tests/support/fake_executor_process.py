@@ -94,7 +94,9 @@ def main() -> int:
     inbox = CoreInbox(channel, 0)
     rank: FakeRank | None = None
     while True:
-        match inbox.recv():
+        match inbox.try_recv():
+            case None:
+                inbox.wait()
             case LoadModel() as load:
                 epoch, seed = load.executor_epoch, load.config.model.seed
                 if seed == HANGS_LATER and epoch == 2:

@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
+from pagewire.gpu_executor.core_inbox import CoreInbox
 from pagewire.gpu_executor.kernels.select import select_ops
-from pagewire.gpu_executor.step_profile import trace_runner
+from pagewire.gpu_executor.step_profile import trace_channel, trace_runner
+from pagewire.ipc.channels import PairChannel, open_socket
+from pagewire.ipc.codec import to_executor
 from pagewire.ipc.sampling_params import Sampling
 from pagewire.ipc.step_trace import StepTrace, begin_trace_file, end_trace_file
 from tests.support.runner import Row, RunnerDriver, make_runner
@@ -66,3 +70,20 @@ def test_an_untimed_runner_is_as_it_was(tmp_path: Path):
     trace.close()
     for part in (runner, runner.model, runner.batch, runner.sampler, runner.model._ops):
         assert not [name for name, value in vars(part).items() if getattr(value, "__name__", "") == "timed"]
+
+
+def test_waiting_for_the_core_is_told(tmp_path: Path):
+    path = tmp_path / "trace.json"
+    begin_trace_file(str(path))
+    trace = StepTrace(str(path), "executor")
+    context = zmq.Context()
+    socket = open_socket(context, zmq.PAIR)
+    socket.bind("inproc://executor")
+    channel = PairChannel(socket, to_executor)
+    trace_channel(trace, channel)
+    assert not CoreInbox(channel, 1).wait(0)
+    channel.close()
+    context.term()
+    trace.close()
+    end_trace_file(str(path))
+    assert [event["name"] for event in json.loads(path.read_text()) if event["ph"] == "X"] == ["wait for the core"]
