@@ -105,7 +105,7 @@ class Utilities:
 
     def _stats_by_name(self) -> PlainValue:
         by_name = msgspec.structs.asdict(self._stats())
-        for name in ("accepted_at", "step_sizes"):
+        for name in ("accepted_at", "step_sizes", "running_adapters", "waiting_adapters"):
             by_name[name] = list(by_name[name])  # as the wire has it
         return by_name
 
