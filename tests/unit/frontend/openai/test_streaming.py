@@ -95,21 +95,25 @@ async def test_reader_that_falls_behind_finds_its_tokens_merged_and_none_missing
     }  # events of several kilobytes, which soon fill the socket's buffers
     if path == "chat/completions":
         body = {"messages": [message("hi")], "logprobs": True, "top_logprobs": 20}
-    connector = aiohttp.TCPConnector(socket_factory=_narrow_socket)
+    sockets: list[socket.socket] = []
+    connector = aiohttp.TCPConnector(socket_factory=lambda address: _narrow_socket(address, sockets))
     async with (
         running_server(text, info={"max_model_len": 1000}) as server,
         aiohttp.ClientSession(server.url, connector=connector) as http,
         http.post(f"/v1/{path}", json={"stream": True, **body}, read_bufsize=1024) as response,
     ):
         await until(lambda: not server.core.running)
+        # Through the narrow window, what the system holds would take half a minute.
+        sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         *chunks, done = parse_events(await response.text())
     assert done == "[DONE]"
     assert joined_text(chunks) == text
     assert len(chunks) < len(text), "those that waited for the reader came together"
 
 
-def _narrow_socket(address: AddrInfoType) -> socket.socket:
+def _narrow_socket(address: AddrInfoType, made: list[socket.socket]) -> socket.socket:
     family, kind, protocol, *_ = address
     narrow = socket.socket(family, kind, protocol)
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.append(narrow)
     return narrow
