@@ -212,6 +212,7 @@ def _open_alone(partial: Path) -> io.FileIO:
                 raise
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(partial.stat(), os.fstat(opened.fileno())):
+                opened.seek(0, os.SEEK_END)  # whoever had it may have gone on with it
                 return opened
         opened.close()  # while it was waited for, it was finished or removed
 

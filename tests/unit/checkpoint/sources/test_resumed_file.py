@@ -211,6 +211,18 @@ def test_a_file_system_without_locks_does_not_keep_a_file_away(serve, tmp_path: 
     assert file.path.read_bytes() == CONTENT
 
 
+def test_what_others_bring_while_it_is_waited_for_is_not_fetched_again(
+    serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    server = serve([])
+    file = wanted(server, tmp_path)
+    partial = leave_partial(file, CONTENT[:1000])
+    monkeypatch.setattr(fcntl, "flock", lambda *_: partial.write_bytes(CONTENT[:4000]))
+    fetch(file)
+    assert server.ranges == [4000]
+    assert file.path.read_bytes() == CONTENT
+
+
 def test_a_file_that_is_removed_while_it_is_waited_for_is_begun_anew(
     serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
